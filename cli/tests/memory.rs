@@ -1,6 +1,7 @@
 //! `wave memory` on real processes: cold memory is paged out, kills lose no memory, and impossible requests are
 //! reported. The tests need root and swap; without them each test is skipped with the reason.
 
+mod memory_accounts;
 mod memory_programs;
 
 use std::io::{BufRead, BufReader, Read};
@@ -17,6 +18,8 @@ use wave_linux::memory::{AccessBits, Swap, SwapError, swap_state};
 use wave_skip::{Turn, skip, turn};
 
 const ROLE: &str = "WAVE_TEST_MEMORY_ROLE";
+/// Arguments with which this binary is a target.
+const TARGET: [&str; 4] = ["--exact", "target_process", "--nocapture", "--test-threads=1"];
 /// Settings with which SOL decides within a second. With its defaults it takes up to a minute.
 const QUICK: &str = "sol:shortest_ms=20,horizon_ms=160";
 const MIB: usize = 1 << 20;
@@ -98,9 +101,19 @@ impl Target {
 
     /// `role` is the number of MiB and an optional word: `noise` for incompressible memory, `idle` for untouched memory.
     fn of(role: &str) -> Target {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "target_process", "--nocapture", "--test-threads=1"]);
-        command.env(ROLE, role).stdin(Stdio::piped()).stdout(Stdio::piped());
+        Target::by(Command::new(std::env::current_exe().unwrap()), role)
+    }
+
+    /// As [`Target::of`], in a cgroup from its beginning.
+    fn inside(cgroup: &Path, role: &str) -> Target {
+        let mut command = Command::new("sh");
+        command.args(["-c", r#"echo $$ >"$0/cgroup.procs" && exec "$@""#]).arg(cgroup);
+        command.arg(std::env::current_exe().unwrap());
+        Target::by(command, role)
+    }
+
+    fn by(mut command: Command, role: &str) -> Target {
+        command.args(TARGET).env(ROLE, role).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let from = BufReader::new(child.stdout.take().unwrap());
         let mut target = Target(child, from);
@@ -169,6 +182,10 @@ fn target_process() {
         assert_eq!(*word, content(at), "word {at}");
     }
     println!("answer: intact, {checked} MiB checked meanwhile");
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    let swapped = status(std::process::id(), "VmSwap");
+    println!("answer: {} {swapped}", fields.split(' ').nth(9).unwrap());
 }
 
 #[test]

@@ -54,7 +54,8 @@ does not compress is not paged out to zram.
 
 Swap is needed. --zram SIZE adds compressed memory as swap for the run, and removes it at the end,
 which brings everything back. Concurrent runs share the first run's swap, and the last one removes
-it. A swap file or partition (`swapon`) works as well.
+it. A swap file or partition (`swapon`) works as well, as long as half of it is free: only then
+can pages that were written leave memory at once.
 
 Examples:
   sudo wave memory run --pid $(pidof my-server) --zram 4GiB

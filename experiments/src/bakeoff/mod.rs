@@ -3,7 +3,7 @@
 //!
 //! Each setting of each tool gets a fresh process with the same accesses, in a cgroup of its own, and the same time.
 //! Results are measured from outside and alike for all tools: pages read back from swap by the cgroup's own counter, the
-//! process's bytes in swap, and the memory that compressed swap and the tool take.
+//! process's bytes in swap that have left memory, and the memory that compressed swap and the tool take.
 
 mod cgroup;
 mod curve;
@@ -222,13 +222,15 @@ impl Ground<'_> {
         self.compact()?;
         let first = Counters::now(&cgroup, &program, &tool)?;
         let until = first.at + Duration::from_secs_f64(seconds);
-        let (mut resident, mut swapped, mut compressed, mut samples) = (0.0, 0.0, 0.0, 0.0);
+        let (mut resident, mut swapped, mut samples) = (0.0, 0.0, 0.0);
+        let (mut compressed, mut cached) = (0.0, 0.0);
         while Instant::now() < until {
             self.wait((Instant::now() + SAMPLE).min(until))?;
             let Figures { resident_bytes, swapped_bytes, .. } = figures()?;
             resident += resident_bytes as f64;
             swapped += swapped_bytes as f64;
             compressed += self.compressed_bytes().saturating_sub(compressed_before) as f64;
+            cached += cgroup.counter("swapcached")? as f64;
             samples += 1.0;
         }
         tool.check()?;
@@ -249,8 +251,9 @@ impl Ground<'_> {
             resident_bytes: resident / samples,
             swapped_bytes: swapped / samples,
             compressed_bytes: compressed / samples,
+            cached_bytes: cached / samples,
             tool_bytes,
-            net_saved_bytes: (swapped - compressed) / samples - tool_bytes,
+            net_saved_bytes: (swapped - compressed - cached) / samples - tool_bytes,
             refaults_per_second: rate(|counters| counters.pages_in),
             pages_out_per_second: rate(|counters| counters.pages_out),
             major_faults_per_second: rate(|counters| counters.major_faults),
@@ -266,8 +269,9 @@ impl Ground<'_> {
             fact("refaults", "pages read back from swap, by the cgroup's pswpin, for any cause"),
             fact(
                 "net saved",
-                "the process's bytes in swap, less the memory that compressed swap takes for them, averaged over the \
-                 measured time; less what the tool takes itself at its end",
+                "the process's bytes in swap, less those that are still in memory (the cgroup's swapcached), less the memory \
+                 that compressed swap takes for them, averaged over the measured time; less what the tool takes itself at \
+                 its end",
             ),
             fact(
                 "what a tool takes",
@@ -292,7 +296,10 @@ impl Ground<'_> {
             ));
         }
         if self.plan.swap_on.contains(&SwapOn::File) {
-            facts.push(fact("swap in a file", "takes no memory: nothing is subtracted for it"));
+            facts.push(fact(
+                "swap in a file",
+                "takes no memory once the kernel has freed the written pages",
+            ));
         }
         if statistics.were_on() {
             facts.push(fact(

@@ -46,9 +46,12 @@ pub struct Point {
     pub swapped_bytes: f64,
     /// Memory that compressed swap took for it; a mean.
     pub compressed_bytes: f64,
+    /// The part of it that was still in memory, by the cgroup's count; a mean. Older results lack it.
+    #[serde(default)]
+    pub cached_bytes: f64,
     /// Memory that the tool itself took, at the end.
     pub tool_bytes: f64,
-    /// Bytes in swap, minus the two figures above.
+    /// Bytes in swap, minus the three figures above.
     pub net_saved_bytes: f64,
     /// Pages read back from swap.
     pub refaults_per_second: f64,
@@ -394,6 +397,7 @@ mod tests {
             resident_bytes: f64::from(64 << 20) - saved,
             swapped_bytes: saved,
             compressed_bytes: 0.0,
+            cached_bytes: 0.0,
             tool_bytes: 0.0,
             net_saved_bytes: saved,
             refaults_per_second: refaults,

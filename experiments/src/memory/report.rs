@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
+use std::time::Duration;
 
 use maud::html;
 use serde::Serialize;
@@ -79,8 +80,12 @@ pub struct Report {
     pub samples: Vec<Sample>,
     /// 1 - resident at the end / at most.
     pub resident_reduction: f64,
-    /// Bytes in swap less what compressed swap, host and agent take, at the end.
+    /// Bytes in swap less those still in memory and less what compressed swap, host and agent take, at the end.
     pub net_saved_bytes: i64,
+    /// Pages that came back because they were touched.
+    pub refaults: u64,
+    /// How often a thread of the programs has waited for a page, for any cause: the kernel's count.
+    pub major_faults: u64,
     /// CPU time of host and agent, as a share of one core, over the second half of the run.
     pub daemon_core_share: f64,
     /// Number of all agents' decisions by outcome.
@@ -133,6 +138,8 @@ impl Report {
             samples: Vec::new(),
             resident_reduction: 0.0,
             net_saved_bytes: 0,
+            refaults: 0,
+            major_faults: 0,
             daemon_core_share: 0.0,
             outcomes: BTreeMap::new(),
             held_back: HeldBack::default(),
@@ -160,8 +167,8 @@ impl Report {
         }
     }
 
-    /// Adds the final figures.
-    pub fn finish(&mut self, stats: &Stats) {
+    /// Adds the final figures. `ended` is when the programs ended, if all have.
+    pub fn finish(&mut self, stats: &Stats, ended: Option<Duration>) {
         let name =
             |(code, count): &(wave_core::outcome::Code, u64)| (code.name().to_owned(), *count);
         self.outcomes = stats.outcomes.iter().map(name).collect();
@@ -184,7 +191,13 @@ impl Report {
         }
         self.managed_bytes = self.managed_bytes.max(managed(stats));
         // A program that has ended has no memory: its last state before the end counts.
-        let alive = self.samples.iter().rev().find(|sample| sample.resident_bytes > 0);
+        let is_alive = |sample: &Sample| sample.resident_bytes > 0;
+        if let (Some(time), Some(last)) = (ended, self.samples.iter().rposition(is_alive)) {
+            let end = self.samples[last].at_end(time, stats);
+            self.samples.truncate(last + 1);
+            self.samples.push(end);
+        }
+        let alive = self.samples.iter().rfind(|sample| is_alive(sample));
         let (Some(first), Some(last)) = (self.samples.first(), alive) else { return };
         let most = self.samples.iter().map(|sample| sample.resident_bytes).max().unwrap_or(0);
         let before = first.resident_bytes.max(most);
@@ -192,6 +205,7 @@ impl Report {
             self.resident_reduction = 1.0 - last.resident_bytes as f64 / before as f64;
         }
         self.net_saved_bytes = last.net_saved();
+        (self.refaults, self.major_faults) = (last.refaults, stats.major_faults);
         self.course = Course::of(&self.samples, stats);
         let middle = &self.samples[self.samples.len() / 2];
         let spent = |sample: &Sample| sample.host_cpu_seconds + sample.agent_cpu_seconds;
@@ -292,13 +306,23 @@ impl Report {
             let [first, most, mean, last] = [of(first), most, mean, of(last)].map(show_signed);
             [name.to_owned(), first, most, mean, last]
         };
-        Some(vec![
+        let cached = |sample: &Sample| sample.cached_bytes.unwrap_or(0) as i64;
+        let cached = self
+            .samples
+            .iter()
+            .any(|sample| cached(sample) > 0)
+            .then(|| row("in swap, and still in memory", &cached));
+        let mut rows = vec![
             row("resident", &|sample| sample.resident_bytes as i64),
             row("in swap", &|sample| sample.swapped_bytes as i64),
+        ];
+        rows.extend(cached);
+        rows.extend([
             row("compressed (estimate)", &|sample| sample.compressed_bytes.unwrap_or(0) as i64),
-            row("host and agent", &|sample| sample.tool_bytes.unwrap_or(0) as i64),
+            row("host, agent, swap's table", &|sample| sample.tool_bytes.unwrap_or(0) as i64),
             row("net saved (estimate)", &Sample::net_saved),
-        ])
+        ]);
+        Some(rows)
     }
 
     /// Further remarks, one per line.
@@ -310,7 +334,7 @@ impl Report {
         let _ = write!(
             text,
             "{:.0} s under {} (access bits by {}, link {}): {} pages out, {} came back because they were \
-             touched; {}, {} lost.\nHost and agent took {:.2}% of one core in the second half: host {:.2} s, \
+             touched; {}, {} lost.\nThe programs waited for a page {} times, for any cause.\nHost and agent took {:.2}% of one core in the second half: host {:.2} s, \
              agent {:.2} s in all.",
             last.seconds,
             self.policy,
@@ -320,6 +344,7 @@ impl Report {
             last.refaults,
             counted(self.agents.attached, "agent"),
             self.agents.lost,
+            self.major_faults,
             100.0 * self.daemon_core_share,
             last.host_cpu_seconds,
             last.agent_cpu_seconds
@@ -431,10 +456,12 @@ impl Report {
             "seconds",
             "resident_bytes",
             "swapped_bytes",
+            "cached_bytes",
             "tool_bytes",
             "compressed_bytes",
             "net_saved_bytes",
             "refaults",
+            "major_faults",
             "swept",
             "slowdown_percent",
             "pages_out",
@@ -448,10 +475,12 @@ impl Report {
                 format!("{:.3}", sample.seconds),
                 sample.resident_bytes.to_string(),
                 sample.swapped_bytes.to_string(),
+                sample.cached_bytes.unwrap_or(0).to_string(),
                 sample.tool_bytes.unwrap_or(0).to_string(),
                 sample.compressed_bytes.unwrap_or(0).to_string(),
                 sample.net_saved().to_string(),
                 sample.refaults.to_string(),
+                sample.major_faults.to_string(),
                 sample.swept.to_string(),
                 format!("{:.3}", sample.slowdown_percent),
                 sample.pages_out.to_string(),
@@ -541,7 +570,7 @@ fn swap_words(swap: Option<&Swap>, asked: Option<u64>, stats: &Stats) -> String 
 const HEAD: [&str; 5] = ["", "at the start", "at most", "mean", "at the end"];
 
 fn managed(stats: &Stats) -> u64 {
-    stats.programs.iter().map(|program| program.movable).sum()
+    stats.programs.iter().map(|program| program.populated).sum()
 }
 
 /// Resident, in swap and net saved, over time.

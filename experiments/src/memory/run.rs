@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use wave_confine::{Profile, Role, User};
 use wave_core::clock::Nanos;
@@ -16,7 +16,7 @@ use wave_links::LinkSpec;
 use wave_links::say;
 use wave_linux::memory::{
     Backend, DeviceOptions, Enclave, Group, Limits, Options, StartError, Stats, Swap, SwapError,
-    SwapUse, TargetError,
+    SwapUse, TargetError, Zram,
 };
 
 use super::agent;
@@ -165,6 +165,9 @@ pub fn run(wanted: &Wanted) -> Result<Ran, Failure> {
         Some(_) => None,
     };
     agent::wait_until_attached(agent.as_mut(), &enclave, || end.load(Ordering::SeqCst))?;
+    let own_zram =
+        swap.as_ref().filter(|swap| !swap.is_joined()).and_then(|swap| Zram::of(swap.path()));
+    let table_bytes = own_zram.map_or(0, |zram| zram.table_bytes);
     let view = View::new(wanted.quiet);
     let began = Instant::now();
     let mut report = Report::new(wanted, Some(&enclave), swap.as_ref());
@@ -176,7 +179,7 @@ pub fn run(wanted: &Wanted) -> Result<Ran, Failure> {
     // Why the last attempt to start another agent failed.
     let mut refused: Option<String> = None;
     let by_itself = loop {
-        let over = match &mut command {
+        let over = match &command {
             Some(command) => command.has_ended(),
             None => enclave.is_over() && !may_come(&wanted.groups),
         };
@@ -184,10 +187,11 @@ pub fn run(wanted: &Wanted) -> Result<Ran, Failure> {
         let told = end.load(Ordering::SeqCst);
         // Read before checking for its end: afterwards there is nothing to read.
         agent_spent = agent.as_ref().and_then(AgentProcess::cpu_time).unwrap_or(agent_spent);
-        if Instant::now() >= next || over || late || told {
+        // Programs that have ended have no memory to sample.
+        if report.samples.is_empty() || (!over && (Instant::now() >= next || late || told)) {
             let cpu = agents_spent + agent_spent;
             let agents: Vec<i32> = agent.iter().map(|agent| agent.pid().as_raw_pid()).collect();
-            let tool_bytes = before.grown(&agents);
+            let tool_bytes = before.grown(&agents) + table_bytes;
             let stats = enclave.stats();
             let mut sample = Sample::of(&stats, began.elapsed(), cpu, tool_bytes);
             if wanted.dry_run {
@@ -233,8 +237,10 @@ pub fn run(wanted: &Wanted) -> Result<Ran, Failure> {
         std::thread::sleep(LOOK);
     };
     view.end();
-    report.finish(&enclave.stats());
-    drop(enclave);
+    // Not waited for yet: the kernel keeps its counts until then.
+    let (time, stats) = (began.elapsed(), enclave.finish());
+    report.note_ends(&wanted.groups, &stats, time.as_secs_f64());
+    report.finish(&stats, by_itself.then_some(time));
     // The agent leaves on its own, and completes its log.
     let _ = agent.as_mut().and_then(|agent| agent.wait_for_end(LEAVE_PATIENCE));
     drop(agent);
@@ -277,12 +283,15 @@ struct Started {
 }
 
 impl Started {
-    fn has_ended(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(Some(_)))
+    /// Whether it has ended. Leaves it to be waited for, with its figures.
+    fn has_ended(&self) -> bool {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let pid = WaitId::Pid(Pid::from_child(&self.child));
+        matches!(waitid(pid, options), Ok(Some(_)))
     }
 
     /// Whether the command ends within a moment: it loses its memory shortly before it can be waited for.
-    fn ends_soon(&mut self) -> bool {
+    fn ends_soon(&self) -> bool {
         let start = Instant::now();
         while !self.has_ended() {
             if start.elapsed() >= END_PATIENCE {

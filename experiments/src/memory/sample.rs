@@ -17,14 +17,22 @@ pub struct Sample {
     /// Memory of all programs in the fast tier.
     pub resident_bytes: u64,
     pub swapped_bytes: u64,
-    /// Memory that host and agent take themselves; None if not modelled.
+    /// Memory that host and agent take themselves, with the table of compressed swap that the run has added; None if not
+    /// modelled.
     pub tool_bytes: Option<u64>,
     /// Memory that compressed swap takes for this run's page-outs: estimated from a sample of the pages. None if not modelled.
     pub compressed_bytes: Option<u64>,
-    /// This run's bytes in swap, minus what compressed swap, host and agent take; None if not modelled.
+    /// This run's bytes in swap that are still in memory, too: the kernel has not freed them. None if not modelled.
+    #[serde(default)]
+    pub cached_bytes: Option<u64>,
+    /// This run's bytes in swap, minus those still in memory, and minus what compressed swap, host and agent take; None if not
+    /// modelled.
     pub net_saved_bytes: Option<i64>,
     /// Pages that came back because they were touched, since the start.
     pub refaults: u64,
+    /// How often a thread of the programs has waited for a page, for any cause, since the start: the kernel's count.
+    #[serde(default)]
+    pub major_faults: u64,
     /// Refaults in the last minute.
     pub refaults_per_minute: u64,
     /// Refaults that were part of a sweep: touched once, and not again.
@@ -51,6 +59,7 @@ impl Sample {
         // Bytes that others have in swap do not count, and pages that came back may not have been noticed yet.
         let paged_out = stats.account.pages * PAGE_BYTES;
         let own = stats.swapped_bytes.min(paged_out) as f64;
+        let cached = own.min(stats.cached_bytes as f64);
         let cost = stats.account.bytes as f64 * own / paged_out.max(1) as f64;
         Sample {
             seconds: time.as_secs_f64(),
@@ -58,8 +67,10 @@ impl Sample {
             swapped_bytes: stats.swapped_bytes,
             tool_bytes: Some(tool_bytes),
             compressed_bytes: Some(cost as u64),
-            net_saved_bytes: Some((own - cost) as i64 - tool_bytes as i64),
+            cached_bytes: Some(cached as u64),
+            net_saved_bytes: Some((own - cached - cost) as i64 - tool_bytes as i64),
             refaults: stats.totals.refaults,
+            major_faults: stats.major_faults,
             refaults_per_minute: stats.refaults_per_minute,
             swept: stats.totals.swept,
             slowdown_percent: 100.0 * stats.slowdown,
@@ -69,6 +80,35 @@ impl Sample {
             agent_cpu_seconds: agent_cpu.as_secs_f64(),
             held: held(stats).map(str::to_owned),
             batches_by_interval_ms: stats.intervals_ms.clone(),
+        }
+    }
+
+    /// The state when all programs have ended, of which this is the last sample while they lived: pages that threads have waited
+    /// for since then were back in memory at the end.
+    pub(super) fn at_end(&self, time: Duration, stats: &Stats) -> Sample {
+        let part = |of: Option<u64>| of.unwrap_or(0) as i64;
+        let (tool, cost) = (part(self.tool_bytes), part(self.compressed_bytes));
+        let own = self.net_saved() + tool + part(self.cached_bytes) + cost;
+        let waits = stats.major_faults.saturating_sub(self.major_faults);
+        let back = self.swapped_bytes.min(waits * PAGE_BYTES);
+        let stays = 1.0 - back.min(own.max(0) as u64) as f64 / own.max(1) as f64;
+        let scaled = |bytes: i64| (bytes as f64 * stays) as i64;
+        let (cost, cached) = (scaled(cost), scaled(part(self.cached_bytes)));
+        let swapped_bytes = self.swapped_bytes - back;
+        // Of pages that came back, some were not seen by a scan, which may be due seconds later.
+        let gone = stats.totals.pages_out.saturating_sub(stats.totals.pages_brought_back);
+        let came_back = gone.saturating_sub(swapped_bytes / PAGE_BYTES).min(stats.major_faults);
+        Sample {
+            seconds: time.as_secs_f64(),
+            resident_bytes: self.resident_bytes + back,
+            swapped_bytes,
+            compressed_bytes: self.compressed_bytes.map(|_| cost as u64),
+            cached_bytes: self.cached_bytes.map(|_| cached as u64),
+            net_saved_bytes: self.net_saved_bytes.map(|_| scaled(own) - cost - cached - tool),
+            refaults: stats.totals.refaults.max(came_back),
+            major_faults: stats.major_faults,
+            host_cpu_seconds: stats.cpu.as_secs_f64().max(self.host_cpu_seconds),
+            ..self.clone()
         }
     }
 
@@ -105,5 +145,53 @@ pub fn held_by_guard(held: Held) -> &'static str {
         Held::Slowdown => "pages that come back cost the programs too much time",
         Held::Refaults => "pages come back too often",
         Held::Pressure => "tasks wait for memory",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wave_linux::memory::Account;
+    use wave_memory::serve::Totals;
+
+    const MIB: u64 = 1 << 20;
+
+    /// 64 MiB paged out, of which 20 are in swap: they take 5 MiB there, and 2 MiB are host's and agent's.
+    fn stats() -> Stats {
+        Stats {
+            resident_bytes: 44 * MIB,
+            swapped_bytes: 20 * MIB,
+            account: Account { pages: 20 * MIB / PAGE_BYTES, bytes: 5 * MIB },
+            totals: Totals { pages_out: 64 * MIB / PAGE_BYTES, ..Totals::default() },
+            major_faults: 44 * MIB / PAGE_BYTES,
+            ..Stats::default()
+        }
+    }
+
+    fn sample(stats: &Stats) -> Sample {
+        Sample::of(stats, Duration::from_secs(7), Duration::ZERO, 2 * MIB)
+    }
+
+    #[test]
+    fn pages_in_the_swap_cache_are_not_saved() {
+        assert_eq!(sample(&stats()).net_saved(), 13 * MIB as i64);
+        let all = sample(&Stats { cached_bytes: 500 * MIB, ..stats() });
+        assert_eq!((all.cached_bytes, all.net_saved()), (Some(20 * MIB), -7 * MIB as i64));
+    }
+
+    #[test]
+    fn what_a_program_touches_before_it_ends_is_not_saved_at_its_end() {
+        let last = sample(&stats());
+        let end = |waits: u64| {
+            let major_faults = last.major_faults + waits;
+            let ended = Stats { resident_bytes: 0, swapped_bytes: 0, major_faults, ..stats() };
+            let end = last.at_end(Duration::from_secs(8), &ended);
+            (end.net_saved() / MIB as i64, end.refaults)
+        };
+        let pages = |mib: u64| mib * MIB / PAGE_BYTES;
+        assert_eq!(end(0), (13, pages(44)), "no scan had seen what came back");
+        assert_eq!(end(pages(10)), (5, pages(54)));
+        assert_eq!(end(pages(20)), (-2, pages(64)));
+        assert_eq!(end(pages(300)), (-2, pages(64)), "it has also read files");
     }
 }

@@ -13,9 +13,13 @@
 
 #define UNIT_BATCHES (BATCHES / UNITS)
 #define BATCH_PAGES 64
+#define PAGE_BYTES 4096
 #define TABLE_BYTES 4096
 /* Number of addresses tried to find where the kernel maps all memory: 1 GiB apart, within 128 TiB. */
 #define TRIES (1 << 17)
+/* Most steps of a call that looks for page tables, each of which may pass over a hole. */
+#define STEPS (1 << 20)
+#define GIB (1ull << 30)
 
 /* x86: bits of page table entries. PROTNONE pages are present, but trap; SPECIAL pages, such as the zero page,
  * belong to no process. */
@@ -38,13 +42,18 @@ struct task_struct {
 	struct mm_struct *mm;
 } WAVE_CO_RE;
 
+struct file {
+	void *f_inode;
+} WAVE_CO_RE;
+
 struct vm_area_struct {
 	unsigned long vm_start;
 	unsigned long vm_end;
 	struct mm_struct *vm_mm;
 	unsigned long vm_flags;
 	void *vm_ops;
-	void *vm_file;
+	unsigned long vm_pgoff;
+	struct file *vm_file;
 } WAVE_CO_RE;
 
 struct seq_file;
@@ -218,11 +227,69 @@ static long read_strip(u64 at, u64 *top)
 	return 0;
 }
 
+/* The address after the entry that covers `address` in a table of this level. */
+static __always_inline u64 after(u64 address, u32 shift)
+{
+	return ((address >> shift) + 1) << shift;
+}
+
+/* Strips of the GiB mapped by exchange.table, a bit for each that has anything mapped. */
+__noinline int look_at_table(u32 at)
+{
+	u64 strips = 0;
+
+#pragma clang loop unroll(disable)
+	for (u32 strip = 0; strip < TABLE_ENTRIES / UNITS; strip++) {
+		u64 *units = &exchange.table[strip * UNITS], any = 0;
+
+#pragma clang loop unroll(full)
+		for (u32 unit = 0; unit < UNITS; unit++)
+			any |= units[unit];
+		strips |= (u64)(any != 0) << strip;
+	}
+	exchange.tables[at % STRIPS_MAX] = strips;
+	return 0;
+}
+
+/* Looks at the next GiB of the range, or passes over a larger hole. */
+static long look_for_tables(u64 step, u64 *top)
+{
+	u64 address = exchange.start, table = *top;
+	u32 at = exchange.count;
+
+	if (address >= exchange.end || at >= STRIPS_MAX)
+		return 1;
+	if (exchange.levels == 5) {
+		table = below(entry(table, address, 48));
+		if (!table) {
+			exchange.start = after(address, 48);
+			return 0;
+		}
+	}
+	table = below(entry(table, address, 39));
+	if (!table) {
+		exchange.start = after(address, 39);
+		return 0;
+	}
+	table = below(entry(table, address, 30));
+	exchange.start = after(address, 30);
+	if (!table)
+		return 0;
+	bpf_probe_read_kernel(exchange.table, TABLE_BYTES, (void *)table);
+	look_at_table(at);
+	exchange.addresses[at % STRIPS_MAX] = address & ~(GIB - 1);
+	exchange.count = at + 1;
+	return 0;
+}
+
 static __always_inline void read_strips(struct mm_struct *mm)
 {
 	u64 top = (u64)BPF_CORE_READ(mm, pgd);
 
-	bpf_loop(exchange.count, read_strip, &top, 0);
+	if (exchange.wanted == TABLES)
+		bpf_loop(STEPS, look_for_tables, &top, 0);
+	else
+		bpf_loop(exchange.count, read_strip, &top, 0);
 }
 
 SEC("syscall")
@@ -278,6 +345,8 @@ int areas(struct bpf_iter__task_vma *context)
 	area.flags = vma->vm_flags;
 	area.space = space_of(vma->vm_mm);
 	area.has_file = vma->vm_file != 0;
+	area.file = (u64)BPF_CORE_READ(vma, vm_file, f_inode);
+	area.offset = (u64)vma->vm_pgoff * PAGE_BYTES;
 	area.has_operations = vma->vm_ops != 0;
 	bpf_seq_write(context->meta->seq, &area, sizeof(area));
 	return 0;

@@ -527,6 +527,14 @@ impl Table {
         out.map(|out| u64::from(out.count_ones())).sum()
     }
 
+    /// Pages of a strip are in the fast tier again although nobody touched them: they are not refaults.
+    pub fn stayed(&mut self, place: Place, pages: &[u64; LANES]) {
+        if let Some(&id) = self.places.get(&place) {
+            let out = &mut self.slots[id as usize].out;
+            out.iter_mut().zip(pages).for_each(|(out, pages)| *out &= !pages);
+        }
+    }
+
     /// A histogram of intervals: mean milliseconds of batches' last readings, 0 where none is known yet, and number of batches.
     /// Ascending; intervals up to about twice as long as each other are one class, as those of one period differ a little.
     pub fn intervals_ms(&self) -> Vec<(u32, u64)> {
@@ -665,6 +673,20 @@ mod tests {
             0,
             "the rest came back untouched, as at the end of swap"
         );
+    }
+
+    #[test]
+    fn pages_that_the_host_mapped_again_are_no_refaults() {
+        let mut table = Table::new(1);
+        table.update(SPACE, &mapped(&[(0, 0b11)]));
+        let (all, none) = (Bits { present: [u64::MAX; LANES], ..Bits::default() }, Bits::default());
+        table.paged_out(0, 0b11, &NO_COST, &all, &none);
+        let mut pages = [0; LANES];
+        pages[0] = 0xff;
+        let touched = Bits { young: [u64::MAX; LANES], ..all };
+        table.stayed(Place { space: SPACE, address: FIRST }, &pages);
+        let refaults = table.read(0, 0b11, &touched, at(9), &mut vec![]).refaults;
+        assert_eq!(refaults, 128 - 8);
     }
 
     #[test]

@@ -179,7 +179,7 @@ pub(super) struct Compared {
     daemon_core_share_whole: Option<f64>,
     /// Memory that host and agent take themselves at the end.
     tool_bytes: Option<u64>,
-    /// Bytes in swap at the end, minus the memory that compressed swap, host and agent take.
+    /// Bytes in swap at the end that have left memory, minus what compressed swap, host and agent take.
     net_saved_bytes: Option<i64>,
     /// Net savings as a share of the resident set before the first GET.
     net_reduction: Option<f64>,

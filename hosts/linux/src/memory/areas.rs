@@ -48,13 +48,33 @@ pub struct Map {
     pub areas: Vec<Area>,
     /// Identifies the address space. It changes when the process executes another program.
     pub space: u64,
+    /// Parts of shared files that are mapped.
+    shared: Vec<Part>,
+}
+
+/// A mapped part of a shared file.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Part {
+    /// Identifies the file.
+    file: u64,
+    start: u64,
+    end: u64,
 }
 
 impl Map {
-    /// Mapped bytes of a kind, in memory or not.
+    /// Mapped bytes of a kind, in memory or not. Shared memory that the process maps several times, as ZGC's heaps are, counts once.
     pub fn bytes(&self, kind: Kind) -> u64 {
+        if kind == Kind::Shared {
+            return union(self.shared.clone());
+        }
         let of_kind = self.areas.iter().filter(|area| area.kind == kind);
         of_kind.map(|area| area.end - area.start).sum()
+    }
+
+    fn add_shared(&mut self, area: &Area, file: u64, offset: u64) {
+        if area.kind == Kind::Shared {
+            self.shared.push(Part { file, start: offset, end: offset + (area.end - area.start) });
+        }
     }
 
     fn push(&mut self, area: Area) {
@@ -65,6 +85,20 @@ impl Map {
             _ => self.areas.push(area),
         }
     }
+}
+
+/// Bytes in any of the parts.
+fn union(mut parts: Vec<Part>) -> u64 {
+    parts.sort_unstable();
+    let (mut bytes, mut file, mut reached) = (0, None, 0);
+    for part in parts {
+        if file != Some(part.file) {
+            (file, reached) = (Some(part.file), 0);
+        }
+        bytes += part.end.saturating_sub(part.start.max(reached));
+        reached = reached.max(part.end);
+    }
+    bytes
 }
 
 /// Reads the mappings of processes: by a BPF program, which walks no page table, or else from /proc if the kernel
@@ -161,9 +195,12 @@ fn by_iterator(pages: &mut Pages, process: &Process) -> Result<Map, String> {
         let mut spaces = records.clone().map(|mapped| mapped.space);
         map.space = spaces.next().ok_or("it has nothing mapped at this instant")?;
         if spaces.all(|space| space == map.space) {
-            for Mapped { start, end, flags, has_file, has_operations, .. } in records {
+            for Mapped { start, end, flags, file, offset, has_file, has_operations, .. } in records
+            {
                 let kind = kind(flags, has_file != 0, has_operations != 0);
-                map.push(Area { start, end, kind });
+                let area = Area { start, end, kind };
+                map.add_shared(&area, file, offset);
+                map.push(area);
             }
             return Ok(map);
         }
@@ -176,8 +213,9 @@ fn by_proc(pid: i32) -> Result<Map, String> {
         let space = space_by_proc(pid)?;
         let path = format!("/proc/{pid}/smaps");
         let text = crate::process::text(&path).map_err(|error| format!("{path}: {error}"))?;
-        let mut map = Map { areas: Vec::new(), space };
-        for area in parse(&text) {
+        let mut map = Map { space, ..Map::default() };
+        for (area, file, offset) in parse(&text) {
+            map.add_shared(&area, file, offset);
             map.push(area);
         }
         if space_by_proc(pid)? == space {
@@ -204,13 +242,15 @@ fn space_by_proc(pid: i32) -> Result<u64, String> {
 }
 
 /// Parses the areas of an smaps file: each has a line `start-end access offset device inode path`, and among the lines
-/// that follow, one with two-letter flags.
-fn parse(text: &str) -> impl Iterator<Item = Area> {
-    let mut header = None;
+/// that follow, one with two-letter flags. With each comes an identifier of its file, and the position in it.
+fn parse(text: &str) -> impl Iterator<Item = (Area, u64, u64)> {
+    let mut header: Option<Vec<&str>> = None;
     text.lines().filter_map(move |line| {
         if let Some(names) = line.strip_prefix("VmFlags:") {
-            let (range, path): (&str, Option<&str>) = header.take()?;
+            let words: Vec<&str> = header.take()?;
+            let &[range, _, offset, device, inode, ..] = words.as_slice() else { return None };
             let (start, end) = range.split_once('-')?;
+            let path = words.get(5);
             let start = u64::from_str_radix(start, 16).ok()?;
             let end = u64::from_str_radix(end, 16).ok()?;
             let bits = names.split_ascii_whitespace().map(flag).fold(0, |all, one| all | one);
@@ -221,11 +261,16 @@ fn parse(text: &str) -> impl Iterator<Item = Area> {
             if start > i64::MAX as u64 {
                 return None;
             }
-            return Some(Area { start, end, kind: kind(bits, has_file, has_operations) });
+            let area = Area { start, end, kind: kind(bits, has_file, has_operations) };
+            let mut hasher = DefaultHasher::new();
+            (device, inode).hash(&mut hasher);
+            let offset = u64::from_str_radix(offset, 16).ok()?;
+            return Some((area, hasher.finish(), offset));
         }
-        let mut words = line.split_ascii_whitespace();
-        let range = words.next().filter(|word| word.contains('-'))?;
-        header = Some((range, words.nth(4)));
+        let words: Vec<&str> = line.split_ascii_whitespace().take(6).collect();
+        if words.first().is_some_and(|word| word.contains('-')) {
+            header = Some(words);
+        }
         None
     })
 }
@@ -244,5 +289,26 @@ fn flag(name: &str) -> u64 {
         "ht" => 0x40_0000,
         "mm" => 0x1000_0000,
         _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_memory_that_is_mapped_several_times_counts_once() {
+        let mut map = Map::default();
+        let mut add = |file, offset, bytes: u64| {
+            let area = Area { start: 4096, end: 4096 + bytes, kind: Kind::Shared };
+            map.add_shared(&area, file, offset);
+        };
+        // Three views of one file, one of which is in two pieces that overlap, and another file.
+        add(7, 0, 4096);
+        add(7, 0, 4096);
+        add(8, 0, 4096);
+        add(7, 0, 2048);
+        add(7, 1024, 4096);
+        assert_eq!(map.bytes(Kind::Shared), 4096 + 1024 + 4096);
     }
 }

@@ -1,5 +1,6 @@
 //! Reads accessed bits of another process's pages, by the best backend that this kernel supports.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, Read};
 use std::ops::Range;
@@ -10,7 +11,7 @@ use super::pages::Pages;
 use super::pattern::{self, Marked};
 use super::process::Process;
 pub use super::shared::Strip;
-use super::shared::{DONE, NOT_RUN, STRIPS_MAX};
+use super::shared::{BITS, DONE, NOT_RUN, STRIPS_MAX, TABLES};
 
 /// Bytes of a strip: 64 batches of 64 pages of 4 KiB.
 pub const STRIP_BYTES: u64 = 16 << 20;
@@ -130,25 +131,59 @@ impl AccessBits {
         };
         for addresses in addresses.chunks(at_once) {
             let exchange = self.pages.exchange();
-            exchange.pid = process.pid();
-            exchange.space = space;
+            exchange.wanted = BITS;
             exchange.count = addresses.len() as u32;
             exchange.addresses[..addresses.len()].copy_from_slice(addresses);
-            let read = self.run(process);
-            let exchange = self.pages.exchange();
-            // If it is alive, its id was not reused.
-            let changed = exchange.state != DONE || !process.is_alive();
-            let result = match read {
-                _ if changed => Err(BitsError::Changed),
-                read => read.map_err(BitsError::Reading),
-            };
+            let result = self.run_on(process, space);
             if result.is_err() {
                 strips.clear();
                 return result;
             }
+            let exchange = self.pages.exchange();
             strips.extend_from_slice(&exchange.strips[..addresses.len()]);
         }
         Ok(())
+    }
+
+    /// Finds the strips in this range of addresses that have a page table or a huge page, so that something is or was mapped in
+    /// them: addresses of GiBs, with a bit for each strip. Holes cost next to nothing.
+    pub(super) fn find_tables(
+        &mut self,
+        process: &Process,
+        space: u64,
+        range: Range<u64>,
+    ) -> Result<BTreeMap<u64, u64>, BitsError> {
+        let mut strips = BTreeMap::new();
+        let end = range.end.min(ADDRESSES_END);
+        let mut start = range.start;
+        while start < end {
+            let exchange = self.pages.exchange();
+            (exchange.wanted, exchange.count) = (TABLES, 0);
+            (exchange.start, exchange.end) = (start, end);
+            self.run_on(process, space)?;
+            let exchange = self.pages.exchange();
+            let found =
+                exchange.addresses.iter().zip(exchange.tables).take(exchange.count as usize);
+            strips.extend(found.map(|(gib, tables)| (*gib, tables)));
+            if exchange.start <= start {
+                break;
+            }
+            start = exchange.start;
+        }
+        Ok(strips)
+    }
+
+    /// Runs the program on an address space of this process.
+    fn run_on(&mut self, process: &Process, space: u64) -> Result<(), BitsError> {
+        let exchange = self.pages.exchange();
+        (exchange.pid, exchange.space) = (process.pid(), space);
+        let read = self.run(process);
+        // If it is alive, its id was not reused.
+        let changed = self.pages.exchange().state != DONE || !process.is_alive();
+        match read {
+            _ if changed => Err(BitsError::Changed),
+            read => read.map_err(BitsError::Reading),
+        }
     }
 
     /// Clears the bits of ranges, like [`Advice::Cold`]. A range must cover huge pages as a whole, or the kernel splits them.

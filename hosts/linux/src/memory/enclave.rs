@@ -117,6 +117,11 @@ pub struct Stats {
     pub resident_bytes: u64,
     /// Bytes in swap, of all programs.
     pub swapped_bytes: u64,
+    /// Bytes in swap that are in memory, too: the kernel's swap cache.
+    pub cached_bytes: u64,
+    /// How often a thread of the programs has waited for a page since they are managed, by the kernel's count. Programs that have
+    /// ended count up to their end, or up to half a second before if their parent waited for them at once.
+    pub major_faults: u64,
     /// Memory that this host has paged out and not seen since, with an estimate of its size in compressed swap.
     pub account: Account,
     /// Size of all swap in bytes.
@@ -127,7 +132,8 @@ pub struct Stats {
     pub refaults_per_minute: u64,
     /// Share of the last minute that the programs lost to refaults.
     pub slowdown: f64,
-    /// Time of a refault on this machine; `None` if not measured.
+    /// Mean time of a refault on this machine; `None` if not measured. Pages that came back from the kernel's swap cache count with
+    /// what a minor fault takes.
     pub refault: Option<Duration>,
     /// Why nothing is paged out now; `None` if pages may be paged out.
     pub held: Option<Held>,
@@ -251,6 +257,20 @@ impl Enclave {
         (stats.agent_pid, stats.agent_decides)
     }
 
+    /// Ends the enclave. Returns its counters and figures, as of a last reading.
+    pub fn finish(mut self) -> Stats {
+        self.end();
+        self.stats()
+    }
+
+    fn end(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.bell.ring();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+
     /// Whether every program has ended.
     pub fn is_over(&self) -> bool {
         lock(&self.shared.stats).programs.is_empty()
@@ -259,10 +279,6 @@ impl Enclave {
 
 impl Drop for Enclave {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::SeqCst);
-        self.shared.bell.ring();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.end();
     }
 }

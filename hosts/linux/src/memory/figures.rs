@@ -4,14 +4,16 @@
 use std::path::Path;
 
 use super::process::Process;
-use crate::process::text;
+use crate::process::{Lifetime, text};
 use crate::target::TargetError;
 
 /// Memory of one process, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Resident bytes, private and shared. The kernel updates the count in lots, so it may be off by some pages per CPU.
+    /// Resident bytes, private and shared, each as often as it is mapped. The kernel updates the count in lots, so it may be off by some pages per CPU.
     pub resident_bytes: u64,
+    /// The part of them that is shared memory.
+    pub shared_bytes: u64,
     /// Private bytes in swap. Pages that were read back ahead of use count until they are used.
     pub swapped_bytes: u64,
     /// How often a thread of the process has waited until a page was read, since the process began.
@@ -37,11 +39,23 @@ impl Figures {
 
     fn parse(status: &str, stat: &str) -> Option<Figures> {
         let bytes = |name| bytes(status, name);
-        let (_, fields) = stat.rsplit_once(')')?;
-        let major_faults = fields.split_ascii_whitespace().nth(9)?.parse().ok()?;
+        let major_faults = field(stat, 9)?;
         let (resident_bytes, swapped_bytes) = (bytes("VmRSS:")?, bytes("VmSwap:")?);
-        Some(Figures { resident_bytes, swapped_bytes, major_faults })
+        let shared_bytes = bytes("RssShmem:")?;
+        Some(Figures { resident_bytes, shared_bytes, swapped_bytes, major_faults })
     }
+}
+
+/// The major faults of a process that runs, or has ended and has not been waited for.
+pub(super) fn major_faults_of((pid, started): Lifetime) -> Option<u64> {
+    let stat = text(&format!("/proc/{pid}/stat")).ok()?;
+    (field(&stat, 19)? == started).then(|| field(&stat, 9))?
+}
+
+/// A field of `/proc/PID/stat` after the process's name.
+fn field(stat: &str, at: usize) -> Option<u64> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_ascii_whitespace().nth(at)?.parse().ok()
 }
 
 /// A process's proportional part of its memory, in bytes: memory that several processes share is divided among them. The
@@ -49,6 +63,8 @@ impl Figures {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Part {
     pub resident_bytes: u64,
+    /// The part of them that is shared memory: mapped several times by one process, it counts once.
+    pub shared_bytes: u64,
     pub swapped_bytes: u64,
 }
 
@@ -60,12 +76,16 @@ impl Part {
 
     fn parse(text: &str) -> Option<Part> {
         let bytes = |name| bytes(text, name);
-        Some(Part { resident_bytes: bytes("Pss:")?, swapped_bytes: bytes("SwapPss:")? })
+        Some(Part {
+            resident_bytes: bytes("Pss:")?,
+            shared_bytes: bytes("Pss_Shmem:")?,
+            swapped_bytes: bytes("SwapPss:")?,
+        })
     }
 }
 
 /// Parses a line such as `name 12 kB`.
-fn bytes(text: &str, name: &str) -> Option<u64> {
+pub(super) fn bytes(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)
@@ -124,16 +144,21 @@ mod tests {
 
     #[test]
     fn figures_are_parsed() {
-        let status = "Name:\ta)\nVmRSS:\t     120 kB\nVmSwap:\t       8 kB\n";
+        let status =
+            "Name:\ta)\nVmRSS:\t     120 kB\nRssShmem:\t      40 kB\nVmSwap:\t       8 kB\n";
         let stat = "7 (a) 1 (b)) S 1 7 7 0 -1 4194304 100 0 42 9 42 58 0 0 20 0 1 0 1000 0";
-        let expected =
-            Figures { resident_bytes: 120 << 10, swapped_bytes: 8 << 10, major_faults: 42 };
+        let expected = Figures {
+            resident_bytes: 120 << 10,
+            shared_bytes: 40 << 10,
+            swapped_bytes: 8 << 10,
+            major_faults: 42,
+        };
         assert_eq!(Figures::parse(status, stat), Some(expected));
         // A process that is exiting has no memory.
         assert_eq!(Figures::parse("Name:\ta\n", stat), None);
         let rollup =
-            "Rss:   90 kB\nPss:     60 kB\nPss_Anon:  50 kB\nSwap:  8 kB\nSwapPss:  4 kB\n";
-        let part = Part { resident_bytes: 60 << 10, swapped_bytes: 4 << 10 };
+            "Rss:   90 kB\nPss:     60 kB\nPss_Shmem:  9 kB\nSwap:  8 kB\nSwapPss:  4 kB\n";
+        let part = Part { resident_bytes: 60 << 10, shared_bytes: 9 << 10, swapped_bytes: 4 << 10 };
         assert_eq!(Part::parse(rollup), Some(part));
     }
 

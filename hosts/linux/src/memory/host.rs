@@ -142,10 +142,16 @@ impl Host {
             if now >= self.figures_at {
                 self.look_at_figures(now);
             }
+            if self.kernel.written_at().is_some_and(|due| now >= due) {
+                self.kernel.free_written(&mut self.state.table);
+            }
             if !busy {
                 self.wait();
             }
         }
+        // What has ended since the last look is counted up to its end.
+        let _ = self.kernel.survey(&self.groups, &mut self.state.table);
+        self.look_at_figures(super::now());
         if let Some(agent) = self.attached.take() {
             agent.server.control().revoke(&agent.port, Revoked::Ended);
         }
@@ -163,7 +169,9 @@ impl Host {
         if let Some(nic) = &self.nic {
             fds.push(poll_in(nic.control_bell().as_fd()));
         }
-        let due = self.figures_at.min(self.survey_at).since(super::now());
+        let due = self.figures_at.min(self.survey_at);
+        let due = self.kernel.written_at().map_or(due, |written| written.min(due));
+        let due = due.since(super::now());
         let timeout_ms = match &self.nic {
             Some(nic) if nic.is_polled() => 1,
             _ => (due.0 / 1_000_000 + 1) as i32,
@@ -274,8 +282,9 @@ impl Host {
             self.state.table.pardon_incompressible();
         }
         // A control group without processes has no memory to manage.
+        let before = super::thread_cpu();
         let _ = self.kernel.survey(&self.groups, &mut self.state.table);
-        let took = super::now().since(now).0;
+        let took = super::thread_cpu().saturating_sub(before).as_nanos() as u64;
         self.survey_ns += took;
         self.survey_at = now + SURVEY.max(Nanos(took * SURVEY_SHARE));
     }
@@ -285,7 +294,8 @@ impl Host {
         if !self.state.dry_run {
             self.kernel.measure();
         }
-        let figures = self.kernel.look(&self.groups, &mut self.state.guard);
+        let refaults = self.state.totals.refaults;
+        let figures = self.kernel.look(&self.groups, &mut self.state.guard, refaults);
         let held = self.state.guard.held(now);
         let refaults_per_minute = self.state.guard.refaults(now);
         let slowdown = self.state.guard.slowdown(now);
@@ -302,8 +312,10 @@ impl Host {
         stats.programs = self.kernel.programs();
         stats.resident_bytes = figures.resident_bytes;
         stats.swapped_bytes = figures.swapped_bytes;
+        stats.cached_bytes = figures.cached_bytes;
+        stats.major_faults = figures.major_faults;
         (stats.slowdown, stats.refault) =
-            (slowdown, self.kernel.refault().map(|time| Duration::from_nanos(time.0)));
+            (slowdown, figures.refault.map(|time| Duration::from_nanos(time.0)));
         stats.account = account;
         stats.swap_bytes = self.kernel.swap().total_bytes;
         stats.swap_free_bytes = self.kernel.swap().free_bytes;
@@ -311,16 +323,8 @@ impl Host {
         (stats.held, stats.refaults_per_minute) = (held, refaults_per_minute);
         (stats.intervals_ms, stats.batches) = (intervals_ms, batches);
         stats.left_out = self.state.table.left_out();
-        (stats.cpu, stats.survey) = (thread_cpu(), Duration::from_nanos(self.survey_ns));
+        (stats.cpu, stats.survey) = (super::thread_cpu(), Duration::from_nanos(self.survey_ns));
     }
-}
-
-/// CPU time of the calling thread.
-fn thread_cpu() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is valid for writes for the duration of the call.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 fn poll_in(fd: BorrowedFd<'_>) -> libc::pollfd {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::path::Path;
 
 use wave_core::clock::Nanos;
 use wave_core::outcome::Code;
@@ -11,17 +12,20 @@ use wave_memory::table::{Bits, Table};
 use wave_memory::wire::{self, Place, STRIP_BYTES};
 
 use super::advise::{Advice, Advised, advise};
-use super::areas::{Area, Areas, Kind, Map};
+use super::areas::{Areas, Kind, Map};
 use super::bits::{AccessBits, Strip};
-use super::figures::{Figures, Part, Pressure};
+use super::figures::{Figures, Part, Pressure, major_faults_of};
 use super::process::{Process, lifetimes_of};
+use super::ranges::{
+    BATCH, PAGE, batches_of, keep_only, of_pages, resting, shorten, span, whole, within_areas,
+};
+use super::refault::{Probe, Probed, Times};
 use super::sample::Sampler;
 use super::swap::{SwapKind, SwapState, swap_state};
-use super::{Group, TargetError, refault};
+use super::swap_cache::{self, Counter, Written};
+use super::{Group, TargetError};
 use crate::process::{Lifetime, Stat};
 
-const PAGE: u64 = 4096;
-const BATCH: u64 = STRIP_BYTES / 64;
 /// Swap that is left to other programs: one part in `SWAP_LEFT_SHARE`, and at most `SWAP_LEFT_MOST` bytes.
 const SWAP_LEFT_SHARE: u64 = 32;
 const SWAP_LEFT_MOST: u64 = 2 * STRIP_BYTES;
@@ -39,6 +43,8 @@ pub struct Program {
     pub pid: i32,
     /// Mapped bytes that can be managed.
     pub movable: u64,
+    /// The part of them that may have pages, as far as page tables say: all of it is scanned.
+    pub populated: u64,
     /// Mapped bytes that are shared with other processes: not managed.
     pub shared: u64,
     /// Mapped bytes of files: not managed.
@@ -52,14 +58,35 @@ pub struct Program {
 pub(super) struct Sums {
     pub resident_bytes: u64,
     pub swapped_bytes: u64,
+    /// Bytes in swap that are still in memory, too.
+    pub cached_bytes: u64,
+    /// How often a thread has waited for a page, since the programs are managed. Ended ones count.
+    pub major_faults: u64,
+    /// The mean time of a refault; `None` if not measured.
+    pub refault: Option<Nanos>,
 }
 
 struct Target {
     process: Process,
+    started: u64,
     map: Map,
     program: Program,
     /// The process's proportional part of its memory, as of the last reading.
     part: Part,
+    /// Its major faults when it was taken up, and at the last reading.
+    faults: Range<u64>,
+}
+
+impl Target {
+    /// Reads the faults of a process that may have ended. They can be read until its parent has waited for it.
+    fn look_at_faults(&mut self) {
+        let faults = major_faults_of((self.process.pid(), self.started));
+        self.faults.end = faults.unwrap_or(0).max(self.faults.end);
+    }
+
+    fn major_faults(&self) -> u64 {
+        self.faults.end - self.faults.start
+    }
 }
 
 pub(super) struct Kernel {
@@ -70,8 +97,15 @@ pub(super) struct Kernel {
     swap: SwapState,
     swap_at: Nanos,
     sampler: Sampler,
-    refault: Option<Nanos>,
-    refault_at: Nanos,
+    /// Whether the kernel compresses pages before it writes them to a disk.
+    zswap: bool,
+    written: Written,
+    cached: Counter,
+    times: Option<Times>,
+    probe: Option<Probe>,
+    probe_at: Nanos,
+    /// Major faults of programs that have ended.
+    faults_of_ended: u64,
     /// Processes that the last survey found for the first time.
     newcomers: BTreeSet<i32>,
     surveyed: bool,
@@ -90,8 +124,13 @@ impl Kernel {
             swap: SwapState::default(),
             swap_at: Nanos(0),
             sampler: Sampler::default(),
-            refault: None,
-            refault_at: Nanos(0),
+            zswap: has_zswap(),
+            written: Written::default(),
+            cached: Counter::default(),
+            times: None,
+            probe: None,
+            probe_at: Nanos(0),
+            faults_of_ended: 0,
             newcomers: BTreeSet::new(),
             surveyed: false,
             roots: BTreeMap::new(),
@@ -120,9 +159,12 @@ impl Kernel {
             }
         }
         let here = |pid: u32| found.iter().any(|(listed, _)| *listed == pid as i32);
+        let faults_of_ended = &mut self.faults_of_ended;
         self.targets.retain(|&pid, target| {
             let stays = here(pid) && target.process.is_alive();
             if !stays {
+                target.look_at_faults();
+                *faults_of_ended += target.major_faults();
                 table.update(pid, &BTreeMap::new());
             }
             stays
@@ -153,13 +195,15 @@ impl Kernel {
     }
 
     fn look_at(&mut self, listed: Lifetime, table: &mut Table) -> Result<(), TargetError> {
-        let (pid, _) = listed;
+        let (pid, started) = listed;
         let space = pid as u32;
         if !self.targets.contains_key(&space) {
             let process = Process::open_listed(listed)?;
             let map = self.areas.map(&process)?;
             let (program, part) = (Program { pid, ..Program::default() }, Part::default());
-            self.targets.insert(space, Target { process, map, program, part });
+            let faults = major_faults_of(listed).unwrap_or(0);
+            let faults = faults..faults;
+            self.targets.insert(space, Target { process, started, map, program, part, faults });
             self.parts_at = Nanos(0);
         } else if let Some(target) = self.targets.get_mut(&space) {
             let before = target.map.space;
@@ -173,11 +217,20 @@ impl Kernel {
         target.program = Program {
             pid,
             movable: bytes(Kind::Movable),
+            populated: 0,
             shared: bytes(Kind::Shared),
             file: bytes(Kind::File),
             locked: bytes(Kind::Locked),
         };
-        table.update(space, &batches_of(&target.map.areas));
+        // Only a part of what is mapped may have pages, and that may be tiny: of a reservation, or a sanitizer's shadow.
+        let found =
+            self.bits.find_tables(&target.process, target.map.space, span(&target.map.areas));
+        // Else it has ended or executes another program, which the next survey sees.
+        let Ok(tables) = found else { return Ok(()) };
+        let strips = batches_of(&target.map.areas, &tables);
+        let batches: u64 = strips.values().map(|batches| u64::from(batches.count_ones())).sum();
+        target.program.populated = target.program.movable.min(batches * BATCH);
+        table.update(space, &strips);
         Ok(())
     }
 
@@ -193,14 +246,14 @@ impl Kernel {
         &self.swap
     }
 
-    /// The measured time of a refault; `None` if not measured.
-    pub(super) fn refault(&self) -> Option<Nanos> {
-        self.refault
-    }
-
     /// Bytes that may be paged out.
     fn swap_room(&self) -> u64 {
         room(self.swap.total_bytes, self.swap.free_bytes)
+    }
+
+    /// Whether pages that leave now are compressed in memory. A dry run without swap is one for compressed memory.
+    fn compresses(&self) -> bool {
+        self.zswap || self.swap.first().is_none_or(|device| device.kind == SwapKind::Zram)
     }
 
     fn look_at_swap(&mut self) {
@@ -208,35 +261,49 @@ impl Kernel {
         self.swap = swap_state().unwrap_or_default();
     }
 
-    /// Measures the time of a refault, if that is due. It pages out some memory of this process.
+    /// Goes on with measuring the time of a refault, if that is due. It pages out some memory of this process.
     pub(super) fn measure(&mut self) {
         let now = super::now();
-        if now >= self.refault_at {
-            self.refault_at = now + REFAULT_LOOK;
-            self.refault = refault::measure().or(self.refault);
+        let probe = match self.probe.take() {
+            Some(probe) => probe,
+            None if now < self.probe_at => return,
+            None => {
+                self.probe_at = now + REFAULT_LOOK;
+                let Ok(probe) = Probe::new() else { return };
+                probe
+            }
+        };
+        match probe.attempt() {
+            Probed::Done(times) => self.times = Some(times),
+            Probed::NotYet(probe) => self.probe = Some(probe),
+            Probed::Failed => {}
         }
     }
 
-    /// Reads the figures, and updates the guard.
-    pub(super) fn look(&mut self, groups: &[Group], guard: &mut Guard) -> Sums {
+    /// Reads the figures, and updates the guard. `refaults` is their number so far.
+    pub(super) fn look(&mut self, groups: &[Group], guard: &mut Guard, refaults: u64) -> Sums {
         let mut sums = Sums::default();
-        // A single program's memory is all its own. With several, a shared page must count once.
-        let several = self.targets.len() > 1;
-        if several {
+        // With several programs, a shared page must count once.
+        if self.targets.len() > 1 {
             self.look_at_parts();
+            for Target { part, .. } in self.targets.values() {
+                sums.resident_bytes += part.resident_bytes;
+                sums.swapped_bytes += part.swapped_bytes;
+            }
+        } else if let Some(figures) = self.look_at_one() {
+            // A single program's memory is all its own, but it may map some of it several times.
+            if figures.shared_bytes > 0 {
+                self.look_at_parts();
+            }
+            let shared = self.targets.values().map(|target| target.part.shared_bytes).sum();
+            let own = figures.resident_bytes - figures.shared_bytes;
+            sums.resident_bytes = own + figures.shared_bytes.min(shared);
+            sums.swapped_bytes = figures.swapped_bytes;
         }
-        for target in self.targets.values() {
-            let part = match several {
-                true => target.part,
-                false => {
-                    let Ok(figures) = Figures::of(&target.process) else { continue };
-                    let Figures { resident_bytes, swapped_bytes, .. } = figures;
-                    Part { resident_bytes, swapped_bytes }
-                }
-            };
-            sums.resident_bytes += part.resident_bytes;
-            sums.swapped_bytes += part.swapped_bytes;
-        }
+        sums.cached_bytes = self.cached.count(groups).min(sums.swapped_bytes);
+        sums.major_faults =
+            self.faults_of_ended + self.targets.values().map(Target::major_faults).sum::<u64>();
+        sums.refault = self.times.map(|times| times.mean(refaults, sums.major_faults));
         self.look_at_swap();
         // A cgroup's own pressure is closer to what its processes experience.
         let of_cgroups = groups.iter().filter_map(|group| match group {
@@ -248,9 +315,17 @@ impl Kernel {
         guard.look(Standing {
             resident_pages: sums.resident_bytes / PAGE,
             pressure_percent: worst.or_else(of_machine).unwrap_or(0.0),
-            refault: self.refault,
+            refault: sums.refault,
         });
         sums
+    }
+
+    /// Reads the figures of the only program.
+    fn look_at_one(&mut self) -> Option<Figures> {
+        let target = self.targets.values_mut().next()?;
+        target.look_at_faults();
+        let figures = Figures::of(&target.process).ok()?;
+        Some(Figures { shared_bytes: figures.shared_bytes.min(figures.resident_bytes), ..figures })
     }
 
     /// Reads the programs' parts, as often as [`PARTS_SHARE`] allows.
@@ -259,7 +334,9 @@ impl Kernel {
         if now < self.parts_at {
             return;
         }
+        let before = super::thread_cpu();
         for target in self.targets.values_mut() {
+            target.look_at_faults();
             // A process that has ended, and that no survey has missed yet, has no part: another has all of what they shared.
             target.part = match Part::of(&target.process) {
                 Some(part) => part,
@@ -267,7 +344,38 @@ impl Kernel {
                 None => Part::default(),
             };
         }
-        self.parts_at = now + Nanos(super::now().since(now).0 * PARTS_SHARE);
+        let took = super::thread_cpu().saturating_sub(before).as_nanos() as u64;
+        self.parts_at = now + Nanos(took * PARTS_SHARE);
+    }
+
+    /// When [`Kernel::free_written`] is due; `None` if nothing is being written.
+    pub(super) fn written_at(&self) -> Option<Nanos> {
+        self.written.look_at()
+    }
+
+    /// Frees the memory of pages of a strip that have been written to a disk, and that the kernel keeps in its swap cache.
+    pub(super) fn free_written(&mut self, table: &mut Table) {
+        let Some((place, mut pages)) = self.written.take(super::now()) else { return };
+        self.look_at_swap();
+        // Once half of all swap is in use, the kernel gives up a page's place there when the page is mapped.
+        if self.swap.free_bytes <= self.swap.total_bytes / 2 {
+            return self.written.clear();
+        }
+        let Some(before) = self.read(place) else { return };
+        pages.iter_mut().zip(before.present).for_each(|(pages, present)| *pages &= !present);
+        let Some(target) = self.targets.get(&place.space) else { return };
+        let in_memory = swap_cache::map(&target.process, place.address, &pages);
+        self.advise(place, &of_pages(&pages), Advice::PageOut);
+        if !in_memory {
+            self.written.clear();
+        }
+        let Some(after) = self.read(place) else { return };
+        pages.iter_mut().zip(after.present).for_each(|(pages, present)| *pages &= present);
+        if pages.iter().any(|pages| *pages != 0) {
+            // Nobody has touched them, and their access bits must not say so.
+            self.advise(place, &of_pages(&pages), Advice::Cold);
+            table.stayed(place, &pages);
+        }
     }
 
     fn advise(&self, place: Place, ranges: &[Range<u64>], advice: Advice) -> Option<Advised> {
@@ -342,17 +450,25 @@ impl Tiers for Kernel {
             return Err(Code::Held);
         }
         let cost = self.cost(place, batches, seen);
-        let mut ranges = resting(batches & !cost.incompressible, seen);
+        let batches = batches & !cost.incompressible;
+        let mut ranges = resting(batches, seen);
         shorten(&mut ranges, self.swap_room());
+        let is_compressed = self.compresses();
         let advised = self.advise(place, &ranges, Advice::PageOut);
         let advised = advised.ok_or(Code::TargetNotFound)?;
+        if !is_compressed {
+            let mut pages = [0; 64];
+            for batch in wire::bits(batches).map(|batch| batch as usize) {
+                pages[batch] = seen.present[batch] & !seen.young[batch];
+            }
+            self.written.add(super::now(), place, &pages);
+        }
         self.swap.free_bytes = self.swap.free_bytes.saturating_sub(advised.bytes);
         code_of(&advised).map(|()| cost)
     }
 
     fn cost(&mut self, place: Place, batches: u64, seen: &Bits) -> Cost {
-        // A dry run without swap is one for compressed memory.
-        let compresses = self.swap.first().is_none_or(|device| device.kind == SwapKind::Zram);
+        let compresses = self.compresses();
         let Some(target) = self.targets.get(&place.space).filter(|_| compresses) else {
             return Cost::NONE;
         };
@@ -366,65 +482,10 @@ impl Tiers for Kernel {
     }
 }
 
-/// Strips by address, each with the set of its batches that contain manageable memory.
-fn batches_of(areas: &[Area]) -> BTreeMap<u64, u64> {
-    let mut strips = BTreeMap::new();
-    for area in areas.iter().filter(|area| area.kind == Kind::Movable) {
-        let mut strip = area.start & !(STRIP_BYTES - 1);
-        while strip < area.end {
-            let start = area.start.max(strip);
-            let end = area.end.min(strip + STRIP_BYTES);
-            let (first, last) = ((start - strip) / BATCH, (end - 1 - strip) / BATCH);
-            let mask = (u64::MAX >> (63 - (last - first))) << first;
-            *strips.entry(strip).or_default() |= mask;
-            strip += STRIP_BYTES;
-        }
-    }
-    strips
-}
-
-/// The manageable areas that overlap a range.
-fn within(areas: &[Area], range: Range<u64>) -> impl Iterator<Item = &Area> {
-    let first = areas.partition_point(|area| area.end <= range.start);
-    let rest = areas[first..].iter().take_while(move |area| area.start < range.end);
-    rest.filter(|area| area.kind == Kind::Movable)
-}
-
-/// Batches of a strip, as ranges of bytes in the strip.
-fn whole(batches: u64) -> Vec<Range<u64>> {
-    let mut ranges: Vec<Range<u64>> = Vec::new();
-    for batch in wire::bits(batches) {
-        let start = u64::from(batch) * BATCH;
-        match ranges.last_mut() {
-            Some(last) if last.end == start => last.end += BATCH,
-            _ => ranges.push(start..start + BATCH),
-        }
-    }
-    ranges
-}
-
-/// The fewest ranges in these batches that contain every page that is present and not young, and no young page. Few,
-/// because each range costs the kernel a TLB flush.
-fn resting(batches: u64, seen: &Bits) -> Vec<Range<u64>> {
-    let mut ranges: Vec<Range<u64>> = Vec::new();
-    let mut joins = false;
-    let mut previous = None;
-    for batch in wire::bits(batches) {
-        joins &= previous == Some(batch.wrapping_sub(1));
-        previous = Some(batch);
-        let (young, present) = (seen.young[batch as usize], seen.present[batch as usize]);
-        for page in wire::bits(present | young) {
-            let start = u64::from(batch) * BATCH + u64::from(page) * PAGE;
-            let is_young = young >> page & 1 != 0;
-            match ranges.last_mut() {
-                _ if is_young => {}
-                Some(last) if joins => last.end = start + PAGE,
-                _ => ranges.push(start..start + PAGE),
-            }
-            joins = !is_young;
-        }
-    }
-    ranges
+/// Whether the kernel compresses pages in memory on their way to swap on a disk.
+fn has_zswap() -> bool {
+    let parameter = Path::new("/sys/module/zswap/parameters/enabled");
+    std::fs::read_to_string(parameter).is_ok_and(|text| text.trim() == "Y")
 }
 
 /// Bytes of swap that may still be filled.
@@ -432,65 +493,9 @@ fn room(total_bytes: u64, free_bytes: u64) -> u64 {
     free_bytes.saturating_sub(SWAP_LEFT_MOST.min(total_bytes / SWAP_LEFT_SHARE))
 }
 
-/// Truncates the ranges to `room` bytes in total.
-fn shorten(ranges: &mut Vec<Range<u64>>, mut room: u64) {
-    ranges.retain_mut(|range| {
-        range.end = range.end.min(range.start + room);
-        room -= range.end - range.start;
-        range.start < range.end
-    });
-}
-
-/// The manageable parts of ranges in a strip, as addresses.
-fn within_areas(areas: &[Area], strip: u64, ranges: &[Range<u64>]) -> Vec<Range<u64>> {
-    let mut found = Vec::new();
-    for range in ranges {
-        let (start, end) = (strip + range.start, strip + range.end);
-        for area in within(areas, start..end) {
-            found.push(area.start.max(start)..area.end.min(end));
-        }
-    }
-    found
-}
-
-/// Clears the bits of pages that are not managed.
-fn keep_only(areas: &[Area], strip: u64, bits: &mut Bits) {
-    let range = strip..strip + STRIP_BYTES;
-    if within(areas, range.clone()).any(|area| area.start <= range.start && area.end >= range.end) {
-        return;
-    }
-    let mut keep = [0_u64; 64];
-    for area in within(areas, range.clone()) {
-        let mut page = (area.start.max(range.start) - strip) / PAGE;
-        let end = (area.end.min(range.end) - strip) / PAGE;
-        while page < end {
-            let (batch, first) = (page / 64, page % 64);
-            let count = (end - page).min(64 - first);
-            keep[batch as usize] |= (u64::MAX >> (64 - count)) << first;
-            page += count;
-        }
-    }
-    for (at, keep) in keep.into_iter().enumerate() {
-        bits.young[at] &= keep;
-        bits.present[at] &= keep;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const STRIP: u64 = 5 * STRIP_BYTES;
-
-    fn areas() -> Vec<Area> {
-        let area = |start, end, kind| Area { start: STRIP + start, end: STRIP + end, kind };
-        vec![
-            area(PAGE, 3 * PAGE, Kind::Movable),
-            area(3 * PAGE, BATCH, Kind::File),
-            area(2 * BATCH, 4 * BATCH + PAGE, Kind::Movable),
-            area(63 * BATCH, STRIP_BYTES + BATCH, Kind::Movable),
-        ]
-    }
 
     #[test]
     fn process_that_got_the_id_of_an_ended_one_is_not_managed() {
@@ -505,65 +510,10 @@ mod tests {
     }
 
     #[test]
-    fn only_batches_with_manageable_memory_are_listed() {
-        let strips = batches_of(&areas());
-        assert_eq!(
-            strips.into_iter().collect::<Vec<_>>(),
-            [(STRIP, 1 | 0b11100 | 1 << 63), (STRIP + STRIP_BYTES, 1)]
-        );
-        let whole = [Area { start: STRIP, end: STRIP + STRIP_BYTES, kind: Kind::Movable }];
-        assert_eq!(batches_of(&whole), BTreeMap::from([(STRIP, u64::MAX)]));
-    }
-
-    #[test]
-    fn ranges_exclude_unmanaged_memory() {
-        let ranges = within_areas(&areas(), STRIP, &whole(u64::MAX));
-        let at = |start, end| STRIP + start..STRIP + end;
-        let expected =
-            [at(PAGE, 3 * PAGE), at(2 * BATCH, 4 * BATCH + PAGE), at(63 * BATCH, STRIP_BYTES)];
-        assert_eq!(ranges, expected);
-        let ranges = within_areas(&areas(), STRIP, &whole(0b1010));
-        assert_eq!(ranges, [at(3 * BATCH, 4 * BATCH)]);
-    }
-
-    #[test]
-    fn untouched_pages_are_paged_out_and_young_ones_stay() {
-        let mut seen = Bits { young: [0; 64], present: [0; 64], huge: 0 };
-        (seen.present[0], seen.young[0]) = (0b1011_0110, 0b10_0000);
-        (seen.present[1], seen.young[1]) = (u64::MAX, 1 << 63);
-        (seen.present[3], seen.present[5]) = (1, u64::MAX);
-        (seen.present[6], seen.young[6]) = (u64::MAX, u64::MAX);
-        let page = |batch: u64, page: u64| batch * BATCH + page * PAGE;
-        // Pages 3 and 6 are absent, and page 5 is young. The next batch is present, except its last page.
-        let ranges = resting(0b110_1011, &seen);
-        let expected = [
-            page(0, 1)..page(0, 5),
-            page(0, 7)..page(1, 63),
-            page(3, 0)..page(3, 1),
-            page(5, 0)..page(6, 0),
-        ];
-        assert_eq!(ranges, expected);
-        assert_eq!(resting(1 << 6, &seen), []);
-        let mut ranges = ranges;
-        shorten(&mut ranges, 5 * PAGE);
-        assert_eq!(ranges, [page(0, 1)..page(0, 5), page(0, 7)..page(0, 8)]);
-    }
-
-    #[test]
     fn small_swap_is_not_full_when_a_third_of_it_is_free() {
         let mib = |mib: u64| mib << 20;
         assert_eq!(room(mib(64), mib(23)), mib(21));
         assert_eq!(room(mib(64), mib(2)), 0);
         assert_eq!(room(mib(65_536), mib(33)), mib(1));
-    }
-
-    #[test]
-    fn bits_of_unmanaged_pages_are_cleared() {
-        let mut bits = Bits { young: [u64::MAX; 64], present: [u64::MAX; 64], huge: 0 };
-        keep_only(&areas(), STRIP, &mut bits);
-        let mut expected = [0; 64];
-        (expected[0], expected[2], expected[3]) = (0b110, u64::MAX, u64::MAX);
-        (expected[4], expected[63]) = (1, u64::MAX);
-        assert_eq!((bits.young, bits.present), (expected, expected));
     }
 }

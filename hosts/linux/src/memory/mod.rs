@@ -17,11 +17,13 @@ mod own_swap;
 mod pages;
 mod pattern;
 mod process;
+mod ranges;
 mod refault;
 mod sample;
 #[allow(dead_code, reason = "some of it is C's alone")]
 mod shared;
 mod swap;
+mod swap_cache;
 
 pub use crate::device::DeviceOptions;
 pub use crate::target::{Group, TargetError};
@@ -36,6 +38,14 @@ pub use process::{Process, processes_of};
 pub use swap::{SwapDevice, SwapKind, SwapState, Zram, swap_state};
 pub use wave_memory::guard::{Held, Limits};
 pub use wave_memory::table::Account;
+
+/// CPU time of the calling thread.
+fn thread_cpu() -> std::time::Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is valid for writes for the duration of the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    std::time::Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
 
 /// Time on the host's monotonic clock.
 fn now() -> wave_core::clock::Nanos {

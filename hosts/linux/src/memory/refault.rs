@@ -11,22 +11,97 @@ const PAGE: usize = 4096;
 const PAGES: usize = 256;
 /// Fewest pages that must leave for a valid measurement.
 const PAGES_LEAST: usize = 64;
-/// Number of pages timed together, as the kernel may read some ahead. The result is the median of all groups, because in some
-/// this thread waits for a CPU.
-const GROUP: usize = 16;
-const ROUNDS: usize = 3;
 /// Step through all pages: not 1, as the kernel would read the next page ahead.
 const STEP: usize = 37;
+/// Most attempts to make the pages leave. To a disk, the first one only starts to write them.
+const TRIES: u32 = 8;
 
-/// Pages out some pages of this process and touches them. `None` if too few leave.
-pub(super) fn measure() -> Option<Nanos> {
-    let pages = Pages::new().ok()?;
-    let mut groups: Vec<Nanos> = (0..ROUNDS).flat_map(|_| pages.round()).collect();
-    groups.sort_unstable();
-    groups.get(groups.len() / 2).copied()
+/// Medians over the pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Times {
+    /// Of a page that is read from swap.
+    pub from_swap: Nanos,
+    /// Of a page that is still in memory, in the kernel's swap cache. Zero where swap keeps none.
+    pub from_cache: Nanos,
 }
 
+impl Times {
+    /// The mean time of `refaults`, for `reads` of which a program waited for swap.
+    pub(super) fn mean(self, refaults: u64, reads: u64) -> Nanos {
+        let reads = reads.min(refaults);
+        match refaults {
+            0 => self.from_swap,
+            _ => {
+                let sum = reads * self.from_swap.0 + (refaults - reads) * self.from_cache.0;
+                Nanos(sum / refaults)
+            }
+        }
+    }
+}
+
+/// A measurement, which may take several attempts: a page that goes to a disk leaves only once it is written.
+#[derive(Debug)]
+pub(super) struct Probe {
+    pages: Pages,
+    from_cache: Vec<Nanos>,
+    tries: u32,
+}
+
+/// The state of a measurement.
+#[derive(Debug)]
+pub(super) enum Probed {
+    Done(Times),
+    /// Try again in a moment.
+    NotYet(Probe),
+    /// Too few pages leave.
+    Failed,
+}
+
+impl Probe {
+    pub(super) fn new() -> io::Result<Probe> {
+        Ok(Probe { pages: Pages::new()?, from_cache: Vec::new(), tries: 0 })
+    }
+
+    /// Pages the memory out, and touches it if it has left. It waits for no write.
+    pub(super) fn attempt(mut self) -> Probed {
+        if self.tries > 0 {
+            // Still in the swap cache, where no advice reaches it.
+            let touched = (0..PAGES).map(|page| self.pages.touch(page));
+            self.from_cache = touched.collect();
+        }
+        let away = match self.pages.page_out() {
+            Ok(()) => self.pages.away(),
+            Err(_) => return Probed::Failed,
+        };
+        self.tries += 1;
+        if away.len() >= PAGES_LEAST {
+            let (from_swap, from_cache) = (self.pages.read_back(&away), median(self.from_cache));
+            return match median(from_swap) {
+                Some(from_swap) => {
+                    let from_cache = from_cache.unwrap_or(Nanos(0)).min(from_swap);
+                    Probed::Done(Times { from_swap, from_cache })
+                }
+                None => Probed::Failed,
+            };
+        }
+        match self.tries < TRIES {
+            true => Probed::NotYet(self),
+            false => Probed::Failed,
+        }
+    }
+}
+
+/// The median: in some measurements this thread waits for a CPU.
+fn median(mut times: Vec<Nanos>) -> Option<Nanos> {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied()
+}
+
+#[derive(Debug)]
 struct Pages(NonNull<u8>);
+
+// SAFETY: the mapping belongs to this value alone.
+unsafe impl Send for Pages {}
 
 impl Pages {
     fn new() -> io::Result<Pages> {
@@ -68,29 +143,39 @@ impl Pages {
         }
     }
 
-    /// Pages out the memory once. Returns the time per page of each group.
-    fn round(&self) -> Vec<Nanos> {
-        let mut there = [0_u8; PAGES];
-        let start = self.0.as_ptr().cast();
-        // SAFETY: advice on memory of ours, and an answer with a byte for each of its pages.
-        let asked = unsafe {
-            libc::madvise(start, PAGES * PAGE, libc::MADV_PAGEOUT) == 0
-                && libc::mincore(start, PAGES * PAGE, there.as_mut_ptr()) == 0
-        };
-        let is_away = |page: &usize| there[*page] & 1 == 0;
-        let away: Vec<usize> = (0..PAGES).map(|at| at * STEP % PAGES).filter(is_away).collect();
-        if !asked || away.len() < PAGES_LEAST {
-            return Vec::new();
+    fn page_out(&self) -> io::Result<()> {
+        // SAFETY: advice on memory of ours.
+        match unsafe { libc::madvise(self.0.as_ptr().cast(), PAGES * PAGE, libc::MADV_PAGEOUT) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
         }
-        let groups = away.chunks_exact(GROUP).map(|group| {
-            let began = Instant::now();
-            for &page in group {
-                // SAFETY: ours, and aligned.
-                std::hint::black_box(unsafe { self.word(page, 0).read_volatile() });
-            }
-            Nanos(began.elapsed().as_nanos() as u64 / GROUP as u64)
-        });
-        groups.collect()
+    }
+
+    /// Pages that are not in memory, in an order in which no page follows its neighbour.
+    fn away(&self) -> Vec<usize> {
+        let mut there = [1_u8; PAGES];
+        // SAFETY: the answer has a byte for each page of the mapping.
+        unsafe { libc::mincore(self.0.as_ptr().cast(), PAGES * PAGE, there.as_mut_ptr()) };
+        let is_away = |page: &usize| there[*page] & 1 == 0;
+        (0..PAGES).map(|at| at * STEP % PAGES).filter(is_away).collect()
+    }
+
+    /// Touches these pages. Returns the times of those that the kernel had not read ahead by then.
+    fn read_back(&self, away: &[usize]) -> Vec<Nanos> {
+        let is_away = |page: usize| {
+            let mut there = 1_u8;
+            // SAFETY: the page is ours, and the answer has one byte.
+            unsafe { libc::mincore(self.word(page, 0).cast(), PAGE, &mut there) };
+            there & 1 == 0
+        };
+        away.iter().filter(|page| is_away(**page)).map(|page| self.touch(*page)).collect()
+    }
+
+    fn touch(&self, page: usize) -> Nanos {
+        let began = Instant::now();
+        // SAFETY: ours, and aligned.
+        std::hint::black_box(unsafe { self.word(page, 0).read_volatile() });
+        Nanos(began.elapsed().as_nanos() as u64)
     }
 }
 
@@ -98,5 +183,19 @@ impl Drop for Pages {
     fn drop(&mut self) {
         // SAFETY: mapped by `new` with this size, and not used any more.
         unsafe { libc::munmap(self.0.as_ptr().cast(), PAGES * PAGE) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refault_from_the_swap_cache_costs_a_minor_fault() {
+        let times = Times { from_swap: Nanos(80_000), from_cache: Nanos(1_000) };
+        assert_eq!(times.mean(0, 0), Nanos(80_000), "the worst is assumed before the first");
+        assert_eq!(times.mean(100, 0), Nanos(1_000));
+        assert_eq!(times.mean(100, 25), Nanos(20_750));
+        assert_eq!(times.mean(100, 500), Nanos(80_000), "other reads count for nothing");
     }
 }

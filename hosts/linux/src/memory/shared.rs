@@ -13,6 +13,10 @@ pub const TABLE_ENTRIES: usize = 512;
 /// Number of words that make a page unique.
 pub const MARK_WORDS: usize = 4;
 
+/// What a call reads: the bits of strips, or which strips have a page table.
+pub const BITS: u32 = 0;
+pub const TABLES: u32 = 1;
+
 /// Results of a program's call.
 pub const NOT_RUN: u32 = 0;
 pub const DONE: u32 = 1;
@@ -45,8 +49,13 @@ pub struct Exchange {
     /// The address space to read: the process, and which of its address spaces.
     pub space: u64,
     pub pid: i32,
-    /// Number of strips to read.
+    /// Number of strips to read, or of GiBs found.
     pub count: u32,
+    pub wanted: u32,
+    _reserved: u32,
+    /// The range in which page tables are looked for. A call moves the start to where the next one goes on.
+    pub start: u64,
+    pub end: u64,
     /// Physical address of a page whose contents are the complement of `mark`, so that no other page is like it.
     pub marked: u64,
     pub mark: [u64; MARK_WORDS],
@@ -54,7 +63,10 @@ pub struct Exchange {
     units: [u64; UNITS],
     after: [u64; UNITS],
     table: [u64; TABLE_ENTRIES],
+    /// Strips to read, or GiBs found.
     pub addresses: [u64; STRIPS_MAX],
+    /// Strips of each GiB that have a page table or a huge page, a bit each.
+    pub tables: [u64; STRIPS_MAX],
     pub strips: [Strip; STRIPS_MAX],
 }
 
@@ -66,6 +78,9 @@ pub struct Mapped {
     pub end: u64,
     pub flags: u64,
     pub space: u64,
+    /// An identifier of the mapped file, and the position in it in bytes.
+    pub file: u64,
+    pub offset: u64,
     pub has_file: u32,
     pub has_operations: u32,
 }

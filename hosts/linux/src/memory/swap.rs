@@ -95,9 +95,14 @@ pub struct Zram {
     pub orig_bytes: u64,
     /// The same bytes after compression.
     pub compressed_bytes: u64,
-    /// Memory that the device takes, fragmentation included.
+    /// Memory that the device takes for its contents, fragmentation included.
     pub memory_used_bytes: u64,
+    /// Memory that the device takes for its table, full or empty: an entry for each page of its size.
+    pub table_bytes: u64,
 }
+
+/// Bytes of an entry of zram's table: a handle, and flags.
+const TABLE_ENTRY_BYTES: u64 = 16;
 
 impl Zram {
     /// Reads the figures of a device such as `/dev/zram0`; `None` if it is no zram device.
@@ -106,7 +111,11 @@ impl Zram {
         let text = std::fs::read_to_string(format!("/sys/block/{name}/mm_stat")).ok()?;
         let mut fields = text.split_ascii_whitespace().map(|field| field.parse().ok());
         let (orig_bytes, compressed_bytes) = (fields.next()??, fields.next()??);
-        Some(Zram { orig_bytes, compressed_bytes, memory_used_bytes: fields.next()?? })
+        let memory_used_bytes = fields.next()??;
+        let size = std::fs::read_to_string(format!("/sys/block/{name}/disksize")).ok()?;
+        let table_bytes =
+            size.trim().parse::<u64>().ok()? / header::page_bytes() * TABLE_ENTRY_BYTES;
+        Some(Zram { orig_bytes, compressed_bytes, memory_used_bytes, table_bytes })
     }
 }
 

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 use wave_links::places::PlaceError;
-use wave_linux::memory::{Swap, SwapError, SwapKind, SwapUse, swap_state};
+use wave_linux::memory::{Swap, SwapError, SwapKind, SwapUse, Zram, swap_state};
 
 use wave_skip::{skip, turn};
 
@@ -99,6 +99,27 @@ fn swap_that_others_set_up_on_the_same_device_is_not_taken_down() {
     wait_for("the device's removal", || {
         std::fs::write("/sys/class/zram-control/hot_remove", number).is_ok()
     });
+}
+
+/// The kernel allocates the table when the device gets its size.
+#[test]
+fn size_of_zrams_table_is_the_kernels() {
+    let _turn = turn("swap");
+    if !is_root() || !Path::new("/sys/class/zram-control").exists() {
+        return skip("without root or zram");
+    }
+    let allocated = || -> u64 {
+        let text = std::fs::read_to_string("/proc/vmallocinfo").unwrap();
+        let of_zram = |line: &&str| line.contains("zram") || line.contains("disksize_store");
+        let bytes = |line: &str| line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok();
+        text.lines().filter(of_zram).filter_map(bytes).sum()
+    };
+    let before = allocated();
+    let Some(swap) = take(|| Swap::on_zram(1024 * MIB)) else { return };
+    let kernels = allocated() - before;
+    let ours = Zram::of(swap.path()).unwrap().table_bytes;
+    println!("{ours} bytes, by the kernel {kernels}");
+    assert!(kernels > 0 && ours.abs_diff(kernels) < kernels / 10, "{ours} of {kernels}");
 }
 
 /// Whether the file or device is gone, or is an unused device that existed before.
