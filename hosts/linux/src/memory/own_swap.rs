@@ -326,7 +326,14 @@ fn on_zram(lock: File, bytes: u64) -> Result<Swap, SwapError> {
         let path = path.clone();
         move |error| SwapError::Refused { doing, path, error }
     };
-    let guarded = guarded_zram(number, label).map_err(refused("opening"))?;
+    let guarded = guarded_zram(number, label).map_err(|error| {
+        // Its node may be missing, as in a container. No sentinel frees the device then.
+        if added {
+            let (word, hot_remove) = freeing(number, added);
+            let _ = std::fs::write(hot_remove, word);
+        }
+        refused("opening")(error)
+    })?;
     let mut swap = Swap::guarded(path.clone(), guarded, lock)?;
     let set = |name: &str, value: String| std::fs::write(setting(number, name), value);
     // If the kernel lacks this algorithm, its default will do.

@@ -64,7 +64,8 @@ impl Sentinel {
     /// Starts the sentinel of swap that need not be turned on yet. The sentinel holds `lock`, too.
     pub(super) fn start(guarded: Guarded, lock: File) -> io::Result<Sentinel> {
         let watch = Watch { open_again: open_again(&guarded.target), guarded };
-        // This program is not started: the copy does not return from the closure.
+        // This program is not started: the copy does not return from the closure. `spawn` returns once the copy has closed the
+        // descriptors that it does not need.
         let mut command = Command::new("wave-swap-sentinel");
         command.stdin(Stdio::piped()).stdout(lock).stderr(Stdio::null()).current_dir("/");
         // SAFETY: the closure only makes system calls, and allocates nothing (`Watch`).
