@@ -230,7 +230,8 @@ fn laboratory_that_finds_no_wave_says_how_to_name_it() {
 
 #[test]
 fn panic_of_a_policy_is_one_sentence_in_every_simulating_command() {
-    let place = Place::new(&SCENARIO.replace("POLICY", "bomb"));
+    let enough = SCENARIO.replace("[20_000]", "[150_000]").replace("cores = 2", "cores = 8");
+    let place = Place::new(&enough.replace("POLICY", "bomb"));
     let one_sentence = |output: &Output, what: &str| {
         let errors = String::from_utf8_lossy(&output.stderr);
         let about: Vec<&str> = errors.lines().filter(|line| line.contains("boom")).collect();
