@@ -119,9 +119,12 @@ fn failure(why: &str) -> Vec<u8> {
     answer
 }
 
+/// Takes the bytes of a log.
+type Sink = Box<dyn FnMut(&[u8]) + Send>;
+
 /// Inputs of the agent that the policy's process has not had yet.
 struct Untold {
-    log: LogWriter<Box<dyn FnMut(&[u8]) + Send>>,
+    log: LogWriter<Sink>,
     bytes: Arc<Mutex<Vec<u8>>>,
     /// Whether the last one is a decide.
     is_asked: bool,
@@ -162,8 +165,8 @@ impl<S: Read + Write + Send> Piped<S> {
     pub fn start(header: &Header, who: String, process: S) -> Result<(Piped<S>, Ear), String> {
         let bytes = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&bytes);
-        let write = Box::new(move |some: &[u8]| lock(&sink).extend(some));
-        let log = LogWriter::new(header, write as Box<dyn FnMut(&[u8]) + Send>);
+        let write: Sink = Box::new(move |some| lock(&sink).extend(some));
+        let log = LogWriter::new(header, write);
         let untold = Arc::new(Mutex::new(Untold { log, bytes, is_asked: false }));
         let (outputs, answer, deadline) = (None, Vec::new(), None);
         let heard = Arc::clone(&untold);
