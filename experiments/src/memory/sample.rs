@@ -83,14 +83,15 @@ impl Sample {
         }
     }
 
-    /// The state when all programs have ended, of which this is the last sample while they lived: pages that threads have waited
-    /// for since then were back in memory at the end.
+    /// The state when all programs have ended, of which this is the last sample while they lived: of the pages in swap and those
+    /// paged out since then, the ones that threads have waited for were back in memory at the end.
     pub(super) fn at_end(&self, time: Duration, stats: &Stats) -> Sample {
         let part = |of: Option<u64>| of.unwrap_or(0) as i64;
         let (tool, cost) = (part(self.tool_bytes), part(self.compressed_bytes));
         let own = self.net_saved() + tool + part(self.cached_bytes) + cost;
         let waits = stats.major_faults.saturating_sub(self.major_faults);
-        let back = self.swapped_bytes.min(waits * PAGE_BYTES);
+        let out = stats.totals.pages_out.saturating_sub(self.pages_out);
+        let back = self.swapped_bytes.min(waits.saturating_sub(out) * PAGE_BYTES);
         let stays = 1.0 - back.min(own.max(0) as u64) as f64 / own.max(1) as f64;
         let scaled = |bytes: i64| (bytes as f64 * stays) as i64;
         let (cost, cached) = (scaled(cost), scaled(part(self.cached_bytes)));
@@ -107,6 +108,7 @@ impl Sample {
             net_saved_bytes: self.net_saved_bytes.map(|_| scaled(own) - cost - cached - tool),
             refaults: stats.totals.refaults.max(came_back),
             major_faults: stats.major_faults,
+            pages_out: stats.totals.pages_out,
             host_cpu_seconds: stats.cpu.as_secs_f64().max(self.host_cpu_seconds),
             ..self.clone()
         }
@@ -182,16 +184,19 @@ mod tests {
     #[test]
     fn what_a_program_touches_before_it_ends_is_not_saved_at_its_end() {
         let last = sample(&stats());
-        let end = |waits: u64| {
+        let end = |waits: u64, out: u64| {
             let major_faults = last.major_faults + waits;
-            let ended = Stats { resident_bytes: 0, swapped_bytes: 0, major_faults, ..stats() };
+            let totals = Totals { pages_out: last.pages_out + out, ..Totals::default() };
+            let ended =
+                Stats { resident_bytes: 0, swapped_bytes: 0, totals, major_faults, ..stats() };
             let end = last.at_end(Duration::from_secs(8), &ended);
             (end.net_saved() / MIB as i64, end.refaults)
         };
         let pages = |mib: u64| mib * MIB / PAGE_BYTES;
-        assert_eq!(end(0), (13, pages(44)), "no scan had seen what came back");
-        assert_eq!(end(pages(10)), (5, pages(54)));
-        assert_eq!(end(pages(20)), (-2, pages(64)));
-        assert_eq!(end(pages(300)), (-2, pages(64)), "it has also read files");
+        assert_eq!(end(0, 0), (13, pages(44)), "no scan had seen what came back");
+        assert_eq!(end(pages(10), 0), (5, pages(54)));
+        assert_eq!(end(pages(10), pages(6)), (10, pages(54)), "some went out again");
+        assert_eq!(end(pages(20), 0), (-2, pages(64)));
+        assert_eq!(end(pages(300), 0), (-2, pages(64)), "it has also read files");
     }
 }
