@@ -329,7 +329,9 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: ThreadFront, A: FnOnce()> 
     }
 }
 
-impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: ThreadFront> Deciding<P, R, L, B, F> {
+impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: ThreadFront, A: FnOnce()>
+    Deciding<P, R, L, B, F, A>
+{
     /// Why the window was revoked, when the last turn took this long.
     fn left(&self, turn: Nanos) -> Exit {
         let why = self.agent.revoked();

@@ -106,7 +106,7 @@ fn pair(folder: &TempDir, options: &str) -> (Process, Process, Between) {
     let mut front =
         Process::start(&format!("agent --rpc {} --listen 127.0.0.1:0", front_path.display()));
     let between = window_between(&listener, &host_path);
-    front.says("steers to 1 workers");
+    front.says("steers to 1 worker of");
     (host, front, between)
 }
 

@@ -522,7 +522,7 @@ mod tests {
     #[test]
     fn own_invariant_is_reported_by_name_with_seed_and_replay_command() {
         let args = parse("--seeds 2 --policy forgets --quiet");
-        let sum = run(&args, &args.overrides(&registry(), &INVARIANTS).unwrap(), 0, 2);
+        let sum = run(&args, &args.overrides(&registry(), &INVARIANTS).unwrap(), 0, 2).unwrap();
         let first = &sum.failures[0];
         assert_eq!((&first["rule"], &first["seed"]), (&"calm-start".into(), &0.into()), "{first}");
         assert_eq!(first["rule_says"], "no thread of class 3 runs");
@@ -532,7 +532,7 @@ mod tests {
     #[test]
     fn panic_of_a_policy_is_a_violation_with_its_place() {
         let args = parse("--seeds 1 --policy bomb --quiet");
-        let sum = run(&args, &args.overrides(&registry(), &[]).unwrap(), 0, 1);
+        let sum = run(&args, &args.overrides(&registry(), &[]).unwrap(), 0, 1).unwrap();
         let [failure] = &sum.failures[..] else { panic!("{:?}", sum.failures) };
         let what = failure["what"].as_str().unwrap();
         assert_eq!(failure["rule"], "panic");
