@@ -9,13 +9,20 @@ use std::io::{self, BufWriter, ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use rustix::process::geteuid;
 use tempfile::TempPath;
 
 /// Maximum number of links on the way to a file, as in Linux.
 const LINKS_MAX: usize = 40;
+/// The error of opening a pipe that no process reads, without waiting.
+const NO_READER: Errno = Errno::NXIO;
+/// Time in which a reader that was started together with this process opens the pipe.
+const READER_PATIENCE: Duration = Duration::from_secs(2);
+const READER_EVERY: Duration = Duration::from_millis(10);
 /// Mode of a new file, less the umask.
 const DEFAULT_MODE: u32 = 0o666;
 
@@ -129,7 +136,7 @@ impl Output {
         };
         match opened {
             Ok((file, unnamed)) => Ok(Whole { to: BufWriter::new(file), unnamed, path }),
-            Err(source) => Err(OutputError::Unwritable { path, source }),
+            Err(source) => Err(not_opened(path, source)),
         }
     }
 
@@ -144,7 +151,7 @@ impl Output {
                 .and_then(|(file, new)| named(new, &path).map(|()| file)),
             other => through(other),
         };
-        opened.map_err(|source| OutputError::Unwritable { path, source })
+        opened.map_err(|source| not_opened(path, source))
     }
 
     /// Opens the file to append to it.
@@ -157,7 +164,7 @@ impl Output {
             Place::Whole { path, .. } => File::options().create(true).append(true).open(path),
             other => through(other),
         };
-        opened.map_err(|source| OutputError::Unwritable { path, source })
+        opened.map_err(|source| not_opened(path, source))
     }
 
     /// Replaces the file by one with `content`.
@@ -223,6 +230,14 @@ impl Write for Whole {
 
 fn refused(path: &Path, why: impl Into<String>) -> OutputError {
     OutputError::Refused { path: path.to_owned(), why: why.into() }
+}
+
+/// The error for an output that could not be opened.
+fn not_opened(path: PathBuf, source: io::Error) -> OutputError {
+    match source.raw_os_error() == Some(NO_READER.raw_os_error()) {
+        true => refused(&path, "is a pipe that no process reads; start its reader first"),
+        false => OutputError::Unwritable { path, source },
+    }
 }
 
 fn place(given: &Path, chosen: Chosen) -> Result<Place, OutputError> {
@@ -316,17 +331,29 @@ fn through(place: Place) -> io::Result<File> {
     }
 }
 
-/// Opens a pipe or a character device, and nothing that has taken its place meanwhile.
+/// Opens a pipe or a character device, and nothing that has taken its place meanwhile. Fails with [`NO_READER`] if a pipe has no
+/// reader within [`READER_PATIENCE`].
 fn open_node(path: &Path) -> io::Result<File> {
     let is_open = is_descriptor(path);
     let flags = if is_open { OFlags::NOCTTY } else { OFlags::NOCTTY | OFlags::NOFOLLOW };
     // With O_CREAT, so that the kernel may refuse another user's pipe (fs.protected_fifos).
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(is_open)
-        .custom_flags(flags.bits().cast_signed())
-        .open(path)?;
+    let mut options = OpenOptions::new();
+    let options = options.write(true).create(true).truncate(is_open);
+    let options = options.custom_flags((flags | OFlags::NONBLOCK).bits().cast_signed());
+    let begun = Instant::now();
+    let file = loop {
+        match options.open(path) {
+            Err(error)
+                if error.raw_os_error() == Some(NO_READER.raw_os_error())
+                    && begun.elapsed() < READER_PATIENCE =>
+            {
+                std::thread::sleep(READER_EVERY);
+            }
+            opened => break opened?,
+        }
+    };
+    let status = rustix::fs::fcntl_getfl(&file)?;
+    rustix::fs::fcntl_setfl(&file, status - OFlags::NONBLOCK)?;
     match !is_open && file.metadata()?.is_file() {
         true => Err(io::Error::other("another process has just put a file there: try again")),
         false => Ok(file),

@@ -106,12 +106,12 @@ fn links_are_followed_to_the_file_that_is_replaced() {
 fn pipes_and_character_devices_are_written_through() {
     let scratch = Scratch::new();
     let pipe = scratch.node("pipe", FileType::Fifo, 0);
-    let reader = std::thread::spawn({
-        let pipe = pipe.clone();
-        move || fs::read_to_string(pipe).unwrap()
-    });
+    let mut reader =
+        OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&pipe).unwrap();
     write(&pipe).unwrap();
-    assert_eq!(reader.join().unwrap(), "new");
+    let mut got = String::new();
+    reader.read_to_string(&mut got).unwrap();
+    assert_eq!(got, "new");
     assert!(fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo());
     if geteuid().is_root() {
         let node = |name, minor| {
@@ -134,6 +134,20 @@ fn pipes_and_character_devices_are_written_through() {
     let mut got = String::new();
     read.read_to_string(&mut got).unwrap();
     assert_eq!(got, "new");
+}
+
+#[test]
+fn pipe_that_no_process_reads_is_refused() {
+    let scratch = Scratch::new();
+    let pipe = scratch.node("pipe", FileType::Fifo, 0);
+    let error = write(&pipe).unwrap_err();
+    assert_eq!(error.exit_code(), 2);
+    assert!(
+        error
+            .to_string()
+            .ends_with("pipe: is a pipe that no process reads; start its reader first")
+    );
+    assert!(fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo());
 }
 
 #[test]
