@@ -41,6 +41,6 @@ pub use front::ThreadFront;
 pub use notes::NotesFrom;
 pub use output_file::{OutputFile, checked};
 pub use pin::pin;
-pub use record::{FileLog, LogEnd, log_sink, record_to};
+pub use record::{FileLog, LogEnd, LogSink, log_sink, record_to};
 pub use registry::{Registry, SUBSYSTEMS};
 pub use run::{CPUS_BESIDE_FRONT, Exit, RunError, Seat, Stall, run, run_with, serve};

@@ -27,6 +27,7 @@ use wave_core::policy::{Choice, Decisions, Desk, Policy, Progress};
 use wave_core::snapshot::Snapshot;
 
 use crate::panics::{caught, give_up};
+use crate::record::LogSink;
 use crate::registry::Registry;
 
 /// Bytes of a frame, at most: far more than a snapshot of the largest enclave.
@@ -119,12 +120,9 @@ fn failure(why: &str) -> Vec<u8> {
     answer
 }
 
-/// Takes the bytes of a log.
-type Sink = Box<dyn FnMut(&[u8]) + Send>;
-
 /// Inputs of the agent that the policy's process has not had yet.
 struct Untold {
-    log: LogWriter<Sink>,
+    log: LogWriter<LogSink>,
     bytes: Arc<Mutex<Vec<u8>>>,
     /// Whether the last one is a decide.
     is_asked: bool,
@@ -165,7 +163,7 @@ impl<S: Read + Write + Send> Piped<S> {
     pub fn start(header: &Header, who: String, process: S) -> Result<(Piped<S>, Ear), String> {
         let bytes = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&bytes);
-        let write: Sink = Box::new(move |some| lock(&sink).extend(some));
+        let write: LogSink = Box::new(move |some| lock(&sink).extend(some));
         let log = LogWriter::new(header, write);
         let untold = Arc::new(Mutex::new(Untold { log, bytes, is_asked: false }));
         let (outputs, answer, deadline) = (None, Vec::new(), None);

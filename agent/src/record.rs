@@ -9,8 +9,10 @@ use wave_core::log::{Header, LogWriter};
 use wave_links::outputs::{Output, OutputError};
 use wave_links::say;
 
+/// Takes the bytes of a log.
+pub type LogSink = Box<dyn FnMut(&[u8]) + Send>;
 /// A recorder that writes a file.
-pub type FileLog = LogWriter<Box<dyn FnMut(&[u8]) + Send>>;
+pub type FileLog = LogWriter<LogSink>;
 
 /// Why a log ended before its agent, if it did.
 #[derive(Clone, Debug, Default)]
@@ -48,7 +50,7 @@ pub(crate) fn record_until_failure(
 ///
 /// # Errors
 /// The file cannot be opened.
-pub fn log_sink(path: &Path, end: LogEnd) -> Result<Box<dyn FnMut(&[u8]) + Send>, OutputError> {
+pub fn log_sink(path: &Path, end: LogEnd) -> Result<LogSink, OutputError> {
     let file = Output::below_a_folder(path)?.growing()?;
     // A run that started this agent sees by the lock whether the log still grows (LogEnd is in this process only).
     let _ = flock(&file, FlockOperation::NonBlockingLockShared);

@@ -79,7 +79,7 @@ impl Scheduler for Alone {
             return self.free.push_back(thread);
         }
         self.forgets = self.forgets.map(|count| count + 1);
-        if !self.forgets.is_some_and(|count| count % 50 == 0) {
+        if self.forgets.is_none_or(|count| count % 50 != 0) {
             self.alone.push_back(thread);
         }
     }

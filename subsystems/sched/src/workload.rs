@@ -418,9 +418,12 @@ mod tests {
         }
     }
 
-    /// Threads, each with its runs: CPU time, and the waking thread with its own CPU time by then.
-    fn refusal_of(threads: &[&[(u64, Option<(u32, u64)>)]]) -> Option<String> {
-        let run = |(cpu_ns, waker): &(u64, Option<(u32, u64)>)| Run {
+    /// A run: its CPU time in ns, and the waking thread with its own CPU time by then.
+    type Ran = (u64, Option<(u32, u64)>);
+
+    /// The refusal of threads with these runs.
+    fn refusal_of(threads: &[&[Ran]]) -> Option<String> {
+        let run = |(cpu_ns, waker): &Ran| Run {
             cpu_ns: *cpu_ns,
             waker: waker.map(|(thread, cpu_ns)| Waker { thread, cpu_ns }),
             ..Run::default()
@@ -450,8 +453,7 @@ mod tests {
         let far: &[&[_]] =
             &[&[(1, None)], &[(5, by(2, 6)), (5, by(0, 1))], &[(5, by(0, 1)), (5, by(1, 7))]];
         assert!(refusal_of(far).unwrap().contains("waits for itself"));
-        let ring: Vec<[(u64, Option<(u32, u64)>); 1]> =
-            (0..8).map(|thread| [(9, by((thread + 1) % 8, 0))]).collect();
+        let ring: Vec<[Ran; 1]> = (0..8).map(|thread| [(9, by((thread + 1) % 8, 0))]).collect();
         let ring: Vec<&[_]> = ring.iter().map(|runs| &runs[..]).collect();
         assert!(refusal_of(&ring).unwrap().contains("waits for itself"));
         assert_eq!(refusal_of(&[&ring[..7], &[&[(9, None)]]].concat()), None);
