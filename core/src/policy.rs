@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use crate::clock::Nanos;
 use crate::cores::Cores;
-use crate::message::{Decision, Message, Sequence, Subject};
+use crate::message::{Decision, Message, Sequence, Subject, TxnId};
 use crate::outcome::Outcome;
 use crate::snapshot::Snapshot;
 
@@ -236,11 +236,13 @@ impl Desk<'_> {
 
     /// Leaves a decision for `core` (Wave Table 1, `TXN_CREATE`), which must be one that
     /// [`Desk::asking`] or [`Desk::open`] just named, or that [`Desk::asks`] or [`Desk::has_room`]
-    /// just affirmed while the desk is not full. Panics if it has no room.
+    /// just affirmed while the desk is not full. Returns the decision's number, which says whether a snapshot's record of
+    /// the core covers it. Panics if the core has no room.
     #[inline]
-    pub fn stage(&mut self, core: u16, choice: Choice) {
+    pub fn stage(&mut self, core: u16, choice: Choice) -> TxnId {
         let decision = self.cores.stage(core, choice);
         self.out.staged.push((core, decision));
+        decision.txn
     }
 
     /// Asks for the end of a run: the core then takes its next decision. Returns whether this

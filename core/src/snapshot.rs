@@ -72,6 +72,13 @@ impl CoreRecord {
         let refused = is_planted(Planted::RefusalsCountAsWork) && self.txn != earlier.txn;
         self.asks && earlier.asks && self.run == earlier.run && !refused
     }
+
+    /// Whether the core had answered this decision. A record of the decision's subject in the same snapshot is newer than this
+    /// one, and so shows what became of an answered decision.
+    pub fn has_answered(&self, txn: TxnId) -> bool {
+        // Numbers wrap: a decision that is not answered is ahead by less than half of them.
+        self.txn.after(txn) < 1 << 23
+    }
 }
 
 /// The host's state at about one moment.

@@ -34,13 +34,38 @@ use crate::policies::common::{self, Cause, Discipline, Preemptive, Runs};
 
 /// The order in which threads run. It has no clock, no I/O and no randomness of its own: the same calls give the same picks, so
 /// that a log replays.
+///
+/// Only [`ready`](Scheduler::ready) and [`pick`](Scheduler::pick) are required. The other calls are for policies that keep
+/// accounts: of what runs now, of the time that threads took, of threads by number.
+///
+/// ```text
+///              ready            pick                        a core takes the decision
+///   (waits) ─────────> held ──────────> picked ───────────────────────────────────────> runs
+///      ^                 │                 │                                              │  ^
+///      │     it ended    │                 │ refused, stale or lost                       │  │ runs: the host chose
+///      │                 v                 v                                              v  │ by itself
+///      │               ended         did_not_run                                         ran │
+///      │                 ^                 │                                              │  │
+///      │                 └─────────────────┼───────────── it ended ───────────────────────┤ (any)
+///      └───────────────────────────────────┴───────────── it waits again ─────────────────┘
+/// ```
+///
+/// - Each pick is followed by exactly one `ran` or `did_not_run` of the picked thread. A pick of a thread that you do not hold
+///   counts as `None`, and nothing follows. Whether a picked thread runs yet is not reported: count it as running.
+/// - Each `runs` is followed by exactly one `ran` of that thread, and `ran` follows nothing but a pick or a `runs`.
+/// - A thread has at most one pick or `runs` that is not over, but for a pick that is skipped: its `did_not_run` comes at once.
+/// - `ended` comes last, once for each thread that you were told of, with no pick or `runs` of it left open.
+///
+/// So the threads that you picked or heard of by `runs`, less those of `ran` and `did_not_run`, are those that run or are about
+/// to run. That holds through lost messages, snapshots and from the first snapshot on. It is the agent's knowledge: a run that
+/// the host begins or ends is reported after the message has crossed the link.
 pub trait Scheduler {
     /// The policy's name, for debugging.
     fn name(&self) -> &'static str {
         core::any::type_name::<Self>()
     }
 
-    /// This thread waits for a core from now on, and is yours until you pick it.
+    /// This thread waits for a core from now on, and is yours until you pick it. [`Thread::reason`] says why it waits.
     ///
     /// It may stop waiting before you pick it, without a call: [`Scheduled`] then skips your pick, and asks again. If it begins
     /// to wait again, in the same class, `ready` is not called again: it keeps the place that you gave it.
@@ -65,17 +90,53 @@ pub trait Scheduler {
         true
     }
 
-    /// A thread has run for the duration `_time`, as the host measures it. If it waits for a core again, `ready` follows.
+    /// A thread has run for the duration `_time`, as the host measures it, or zero if its report was lost. If it waits for a
+    /// core again, `ready` follows. The thread is as you picked it, but [`Thread::last_core`] is where it ran.
     fn ran(&mut self, _thread: Thread, _time: Nanos) {}
+
+    /// A thread that you picked does not run, and no `ran` follows: a core refused it, it had stopped waiting, or the decision
+    /// was lost. If it still waits, `ready` follows. The thread is as you picked it.
+    fn did_not_run(&mut self, _thread: Thread) {}
+
+    /// A thread runs on this core, although you did not pick it: it ran when the agent attached, or the host decided by itself
+    /// until the core had the agent's queue. `ran` follows. If you hold the thread, you still do.
+    fn runs(&mut self, _thread: Thread, _core: u16) {}
+
+    /// A thread is gone: forget what you remember of it, for its number may be given to a new thread.
+    ///
+    /// Returns whether you removed it from all places where you held it. If you hold it and return `false`, it keeps its place
+    /// in your order: your pick of it is skipped, unless a new thread with its number waits in that class by then. That one has
+    /// the place then, without a `ready`.
+    fn ended(&mut self, _thread: Thread) -> bool {
+        false
+    }
 }
 
-/// A thread that waits or ran. Compare threads by their numbers: the other parts change from run to run.
+/// Why a thread waits for a core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// A snapshot shows that it waits: at the time of attaching, or after lost messages.
+    #[default]
+    Found,
+    /// It is new.
+    Created,
+    /// It woke up, or a request came for it.
+    Woken,
+    /// Its run was ended by the agent or by its slice.
+    Preempted,
+    /// It yielded its core.
+    Yielded,
+    /// It was picked, and a core refused to run it.
+    DidNotRun,
+}
+
+/// A thread that waits, runs or ran. Compare threads by their numbers: the other parts change from run to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Thread {
     id: u32,
     class: u16,
     core: u16,
-    woken: bool,
+    reason: Reason,
 }
 
 impl Thread {
@@ -89,14 +150,19 @@ impl Thread {
         self.class
     }
 
+    /// Why the thread waits; in calls other than `ready`, why it last waited.
+    pub fn reason(self) -> Reason {
+        self.reason
+    }
+
     /// Whether the thread begins new work: it was created, woke up, or a request came for it. Otherwise it was preempted, has
     /// yielded, or waits still. Threads of a pool serve one request after the other: what a policy remembers of a
     /// request (the time that it took so far, say) ends here.
     pub fn is_woken(self) -> bool {
-        self.woken
+        matches!(self.reason, Reason::Created | Reason::Woken)
     }
 
-    /// The core that the thread ran on last; [`NO_CORE`](crate::wire::NO_CORE) for a new one.
+    /// The core that the thread ran on last; [`NO_CORE`](crate::wire::NO_CORE) for one of which no run is known.
     pub fn last_core(self) -> u16 {
         self.core
     }
@@ -137,10 +203,21 @@ impl<S: Scheduler> Scheduled<S> {
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     waits: bool,
+    /// The scheduler was told of the thread, and not of its end.
+    is_told: bool,
     class: u16,
+    reason: Reason,
+    /// The thread as it was picked, or as it runs without a pick, until that is over.
+    open: Option<Thread>,
     /// A bit for each class in which the scheduler holds the thread, even if it no longer waits or has changed class. This
     /// bounds a thread's entries by the number of classes, whatever a host sends.
     handed: u16,
+}
+
+impl Known {
+    fn as_told(&self, id: u32, thread: &common::Thread) -> Thread {
+        Thread { id, class: thread.class, core: thread.core, reason: self.reason }
+    }
 }
 
 /// The discipline made from a [`Scheduler`].
@@ -160,6 +237,17 @@ impl<S> fmt::Debug for Order<S> {
 
 fn bit(class: u16) -> u16 {
     1 << class_index(class)
+}
+
+fn reason_of(cause: Cause, thread: &common::Thread) -> Reason {
+    match cause {
+        Cause::Woken if thread.is_created => Reason::Created,
+        Cause::Woken => Reason::Woken,
+        Cause::Yielded => Reason::Yielded,
+        Cause::Preempted => Reason::Preempted,
+        Cause::Refused => Reason::DidNotRun,
+        Cause::Found | Cause::Runs => Reason::Found,
+    }
 }
 
 impl<S: Scheduler> Discipline for Order<S> {
@@ -183,10 +271,13 @@ impl<S: Scheduler> Discipline for Order<S> {
         let known = &mut self.known[id as usize];
         (known.waits, known.class) = (true, thread.class);
         self.waiting += 1;
-        if cause != Cause::Runs && known.handed & bit(thread.class) == 0 {
+        if cause == Cause::Runs {
+            return;
+        }
+        (known.is_told, known.reason) = (true, reason_of(cause, thread));
+        if known.handed & bit(thread.class) == 0 {
             known.handed |= bit(thread.class);
-            let (class, core, woken) = (thread.class, thread.core, cause == Cause::Woken);
-            self.scheduler.ready(Thread { id, class, core, woken });
+            self.scheduler.ready(known.as_told(id, thread));
         }
     }
 
@@ -205,10 +296,12 @@ impl<S: Scheduler> Discipline for Order<S> {
             }
             known.handed &= !bit(thread.class);
             if known.waits && class_index(known.class) == class_index(thread.class) {
+                known.open = Some(thread);
                 self.slice = slice;
                 self.leave(thread.id);
                 return Some(thread.id);
             }
+            self.scheduler.did_not_run(thread);
         }
         None
     }
@@ -219,9 +312,33 @@ impl<S: Scheduler> Discipline for Order<S> {
         self.waiting = 0;
     }
 
+    fn begin(&mut self, id: u32, thread: &common::Thread, core: u16) {
+        let known = &mut self.known[id as usize];
+        if known.open.is_none() {
+            let runs = Thread { core, ..known.as_told(id, thread) };
+            (known.is_told, known.open) = (true, Some(runs));
+            self.scheduler.runs(runs, core);
+        }
+    }
+
     fn charge(&mut self, id: u32, thread: &mut common::Thread, ran: Nanos) {
-        let (class, core, woken) = (thread.class, thread.core, false);
-        self.scheduler.ran(Thread { id, class, core, woken }, ran);
+        // None: a lying host names no core of the enclave.
+        if let Some(open) = self.known[id as usize].open.take() {
+            self.scheduler.ran(Thread { core: thread.core, ..open }, ran);
+        }
+    }
+
+    fn not_run(&mut self, id: u32, _thread: &common::Thread) {
+        if let Some(picked) = self.known[id as usize].open.take() {
+            self.scheduler.did_not_run(picked);
+        }
+    }
+
+    fn end(&mut self, id: u32, thread: &common::Thread) {
+        let known = &mut self.known[id as usize];
+        if core::mem::take(&mut known.is_told) && self.scheduler.ended(known.as_told(id, thread)) {
+            known.handed = 0;
+        }
     }
 
     fn rank(&self, now: Nanos, _thread: &common::Thread) -> u64 {

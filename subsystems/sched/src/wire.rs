@@ -72,6 +72,11 @@ impl Kind {
         Kind::ALL.into_iter().find(|kind| *kind as u16 == number)
     }
 
+    /// Whether only a thread that ran can send this.
+    pub const fn ends_run(self) -> bool {
+        matches!(self, Kind::Blocked | Kind::Yield | Kind::Preempt | Kind::Awaits)
+    }
+
     /// Whether the thread is runnable after this, so that the host may commit a decision for it.
     pub const fn leaves_runnable(self) -> bool {
         matches!(self, Kind::New | Kind::Wakeup | Kind::Yield | Kind::Preempt | Kind::Awaits)

@@ -496,7 +496,9 @@ impl<C: Classifier> Policy for Tiered<C> {
                 return if desk.is_full() { Progress::More } else { Progress::Done };
             };
             match self.next(now) {
-                Some(choice) => desk.stage(core, choice),
+                Some(choice) => {
+                    desk.stage(core, choice);
+                }
                 None => return Progress::Done,
             }
         }

@@ -33,6 +33,8 @@ pub struct Core {
     pub has_slice: bool,
     /// Whether an entry of the core was lost, and the agent has not had its state since.
     pub unsure: bool,
+    /// Whether the core does not use the agent's window yet: it decides by itself, and its messages are lost.
+    pub is_away: bool,
     /// Decisions that the core has not read.
     pub down: VecDeque<Decision>,
     /// Decisions whose outcomes have not reached the agent.
@@ -63,6 +65,7 @@ impl Host {
             word: None,
             has_slice: false,
             unsure: false,
+            is_away: false,
             down: VecDeque::new(),
             sent: VecDeque::new(),
         };
@@ -118,6 +121,43 @@ impl Host {
             core.has_slice = decision.argument != 0;
         }
         Outcome { txn: decision.txn, code, run: core.run }
+    }
+
+    /// Another agent attaches: each core decides by itself until its next switch.
+    pub fn take_over(&mut self) {
+        for core in &mut self.cores {
+            (core.is_away, core.unsure, core.txn, core.word) = (true, false, TxnId::new(0), None);
+            core.down.clear();
+            core.sent.clear();
+        }
+        self.up.iter_mut().for_each(VecDeque::clear);
+    }
+
+    /// A core without an agent: its thread yields, and the first that waits runs. Returns whether one does.
+    pub fn decide_alone(&mut self, at: usize) -> bool {
+        let runs = self.cores[at].running.take();
+        let next = self.threads.iter().find(|thread| thread.state == State::Runnable);
+        let next = next.map(|thread| thread.subject.id);
+        if let Some(id) = runs {
+            self.change(id, Kind::Yield, at as u16);
+        }
+        let core = &mut self.cores[at];
+        (core.running, core.asks, core.has_slice) = (next, next.is_none(), false);
+        if let Some(id) = next {
+            core.run += 1;
+            let thread = &mut self.threads[id as usize];
+            (thread.state, thread.core) = (State::Running, at as u16);
+        }
+        next.is_some()
+    }
+
+    /// Whether a core would commit this decision now.
+    pub fn may_run(&self, decision: &Decision) -> bool {
+        self.threads.get(decision.subject.id as usize).is_some_and(|thread| {
+            thread.subject == decision.subject
+                && thread.sequence == decision.sequence
+                && thread.state == State::Runnable
+        })
     }
 
     fn commit(&mut self, at: usize, decision: &Decision, refused: bool) -> Code {

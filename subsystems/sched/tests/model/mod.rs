@@ -15,10 +15,10 @@ use std::fmt::{Display, Write};
 use host::{Core, Host, Thread};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
-use wave_core::brain::Brain;
+use wave_core::brain::{Brain, Input, Recorder};
 use wave_core::clock::Nanos;
 use wave_core::layout::Config;
-use wave_core::message::{Sequence, Subject, Upstream};
+use wave_core::message::{Decision, Sequence, Subject, Upstream};
 use wave_core::note::Request;
 use wave_core::policy::{Decisions, Policy, Preemption, Progress};
 use wave_core::snapshot::{Snapshot, State};
@@ -39,6 +39,10 @@ pub struct Shape {
     pub refused: u32,
     /// Whether threads await requests, which a front announces.
     pub requests: bool,
+    /// Whether agents take over from one another.
+    pub takeovers: bool,
+    /// Whether threads end while the host is busy.
+    pub ends: bool,
 }
 
 impl Shape {
@@ -51,7 +55,28 @@ impl Shape {
             lost: [0, 0, 5][rng.random_range(0..3)],
             refused: [0, 10, 40][rng.random_range(0..3)],
             requests: false,
+            takeovers: false,
+            ends: false,
         }
+    }
+}
+
+/// Makes the policy of each agent.
+pub type Make = Box<dyn Fn(&Config) -> Box<dyn Policy + Send>>;
+
+/// An agent's inputs and decisions, for a replay.
+#[derive(Default)]
+pub struct Tape {
+    inputs: Vec<(Nanos, Input)>,
+    decided: Vec<(u16, Decision)>,
+}
+
+impl Recorder for Tape {
+    fn record(&mut self, now: Nanos, input: &Input) {
+        self.inputs.push((now, input.clone()));
+    }
+    fn decided(&mut self, _now: Nanos, core: u16, decision: &Decision) {
+        self.decided.push((core, *decision));
     }
 }
 
@@ -61,8 +86,11 @@ pub struct World {
     shape: Shape,
     now: Nanos,
     host: Host,
-    brain: Brain<Box<dyn Policy + Send>>,
-    snapshots: VecDeque<Snapshot>,
+    make: Make,
+    config: Config,
+    brain: Brain<Box<dyn Policy + Send>, Tape>,
+    /// Snapshots that have not reached the agent, and whether every core used its window then.
+    snapshots: VecDeque<(Snapshot, bool)>,
     /// A front's notes, not received yet.
     notes: VecDeque<Request>,
     wants_snapshot: bool,
@@ -78,6 +106,10 @@ pub struct World {
     pub slices: u64,
     /// Threads that awaited a request.
     pub awaited: u64,
+    /// Agents that took over.
+    pub takeovers: u64,
+    /// The agent has a snapshot of which every core used its window.
+    is_here: bool,
 }
 
 /// The longest wait allowed for a decision, in rounds. It is that of a class with an objective 200 times that of the others,
@@ -88,15 +120,23 @@ const CALLS_MAX: u32 = 200;
 
 impl World {
     pub fn new(policy: &str, seed: u64, shape: Shape) -> World {
+        let policy = policy.to_owned();
+        let make = move |config: &Config| policies::by_name(&policy, config).unwrap();
+        World::with(Box::new(make), seed, shape)
+    }
+
+    /// With a policy of the test's own.
+    pub fn with(make: Make, seed: u64, shape: Shape) -> World {
         let Shape { cores, subjects, prestage, .. } = shape;
         let config = Config { subjects, prestage, ..Config::coherent(cores) };
-        let policy = policies::by_name(policy, &config).unwrap();
         World {
             rng: Pcg32::seed_from_u64(seed),
             shape,
             now: Nanos(0),
             host: Host::new(cores, subjects),
-            brain: Brain::new(&config, policy, ()),
+            brain: Brain::new(&config, make(&config), Tape::default()),
+            make,
+            config,
             snapshots: VecDeque::new(),
             notes: VecDeque::new(),
             wants_snapshot: true,
@@ -107,6 +147,8 @@ impl World {
             preemptions: 0,
             slices: 0,
             awaited: 0,
+            takeovers: 0,
+            is_here: false,
         }
     }
 
@@ -114,13 +156,19 @@ impl World {
     pub fn busy(&mut self, steps: u32) {
         for _ in 0..steps {
             self.front(3);
+            if self.shape.takeovers && self.rng.random_range(0..200) == 0 {
+                self.take_over();
+            }
+            if self.shape.ends && self.rng.random_range(0..50) == 0 {
+                self.remove_waiting();
+            }
             match self.rng.random_range(0..8) {
                 0 => self.wake_or_spawn(true),
                 1 => self.control(5),
                 2 | 3 => self.agent(true),
                 _ => {
                     let core = self.rng.random_range(0..self.host.cores.len());
-                    self.core(core, true);
+                    self.core(core, !self.shape.ends);
                 }
             }
             self.let_time_pass();
@@ -153,6 +201,94 @@ impl World {
             }
         }
         panic!("forgotten: {:#?}\n{:#?}", self.host, self.brain.cores());
+    }
+
+    /// Another agent attaches. Its decisions are read, and its messages sent, by each core from its next switch on.
+    fn take_over(&mut self) {
+        self.check_replay();
+        self.brain = Brain::new(&self.config, (self.make)(&self.config), Tape::default());
+        self.takeovers += 1;
+        self.host.take_over();
+        self.snapshots.clear();
+        self.unanswered.clear();
+        self.ended.clear();
+        (self.wants_snapshot, self.is_here) = (true, false);
+    }
+
+    /// The agent's inputs give the same decisions again.
+    pub fn check_replay(&self) {
+        let mut again = Brain::new(&self.config, (self.make)(&self.config), ());
+        let mut out = Decisions::default();
+        let Tape { inputs, decided } = self.brain.recorder();
+        inputs.iter().for_each(|(now, input)| again.replay(*now, input, &mut out));
+        assert_eq!(&out.staged, decided);
+    }
+
+    /// No thread stops or comes, and nothing is lost or refused, until everything has been heard and nothing is decided.
+    pub fn settle(&mut self) {
+        (self.shape.lost, self.shape.refused) = (0, 0);
+        for _ in 0..CALLS_MAX {
+            for core in 0..self.host.cores.len() {
+                self.adopt(core);
+                if self.host.cores[core].running.is_none() {
+                    self.core(core, true);
+                }
+            }
+            self.control(0);
+            let before = self.brain.recorder().decided.len();
+            self.agent(false);
+            let is_silent = self.host.up.iter().all(VecDeque::is_empty);
+            let is_heard = self.snapshots.is_empty() && !self.wants_snapshot;
+            if is_silent && is_heard && self.brain.recorder().decided.len() == before {
+                return;
+            }
+            // A gap among messages counts as a loss after a while.
+            self.now = self.now + Nanos(1_000_000);
+        }
+        panic!("the world never settles: {:#?}", self.host);
+    }
+
+    /// Threads that run, and threads that will run before the agent can say otherwise.
+    pub fn running(&self) -> BTreeSet<u32> {
+        let running = self.host.cores.iter().filter_map(|core| core.running);
+        let staged = self.host.cores.iter().flat_map(|core| &core.down);
+        let staged = staged.filter(|decision| self.host.may_run(decision));
+        running.chain(staged.map(|decision| decision.subject.id)).collect()
+    }
+
+    /// Threads that wait for a decision.
+    pub fn runnable(&self) -> BTreeSet<u32> {
+        self.host.in_state(State::Runnable).into_iter().collect()
+    }
+
+    /// Threads that await a request, so that they need no run before a note.
+    pub fn awaiting(&self) -> BTreeSet<u32> {
+        let awaiting = self.host.threads.iter().filter(|thread| thread.awaits);
+        awaiting.map(|thread| thread.subject.id).collect()
+    }
+
+    /// Threads that have begun and not ended.
+    pub fn alive(&self) -> BTreeSet<u32> {
+        let alive = self.host.threads.iter().filter(|thread| thread.state != State::Free);
+        alive.map(|thread| thread.subject.id).collect()
+    }
+
+    /// The classes of threads that are on a core.
+    pub fn classes_on_cores(&self) -> Vec<u16> {
+        let running = self.host.cores.iter().filter_map(|core| core.running);
+        running.map(|id| self.host.threads[id as usize].class).collect()
+    }
+
+    /// Whether no core has decided by itself since the agent's snapshot.
+    pub fn is_here(&self) -> bool {
+        self.is_here
+    }
+
+    /// The core uses the agent's window from now on, and the agent gets a snapshot of that.
+    fn adopt(&mut self, at: usize) {
+        if std::mem::take(&mut self.host.cores[at].is_away) {
+            self.wants_snapshot = true;
+        }
     }
 
     fn round(&mut self, stay: bool) {
@@ -200,6 +336,18 @@ impl World {
         );
     }
 
+    /// A thread leaves the enclave before it runs.
+    fn remove_waiting(&mut self) {
+        let some = self.host.in_state(State::Runnable);
+        if some.is_empty() {
+            return;
+        }
+        let id = some[self.rng.random_range(0..some.len())];
+        let event = self.host.change(id, Kind::Departed, wave_sched::wire::NO_CORE);
+        let message = Some(event.to_message());
+        self.send(self.host.cores.len(), Upstream { message, outcome: None, asks: false });
+    }
+
     /// With probability 1 in `seldom`, a request comes for a thread, then its note.
     fn front(&mut self, seldom: u32) {
         if !self.shape.requests || self.rng.random_range(0..seldom) > 0 {
@@ -225,11 +373,18 @@ impl World {
     fn control(&mut self, percent: u32) {
         let wants = std::mem::take(&mut self.wants_snapshot);
         if wants || self.rng.random_range(0..100) < percent {
-            self.snapshots.push_back(self.host.snapshot());
+            let is_whole = self.host.cores.iter().all(|core| !core.is_away);
+            self.snapshots.push_back((self.host.snapshot(), is_whole));
         }
     }
 
     fn core(&mut self, at: usize, stay: bool) {
+        if self.host.cores[at].is_away {
+            if self.rng.random_range(0..4) > 0 {
+                return self.commits += u64::from(self.host.decide_alone(at));
+            }
+            self.adopt(at);
+        }
         let core = &self.host.cores[at];
         let mut held = None;
         if let Some(id) = core.running {
@@ -290,8 +445,9 @@ impl World {
             self.hear_notes(lazy);
         }
         if (!lazy || self.rng.random())
-            && let Some(snapshot) = self.snapshots.pop_front()
+            && let Some((snapshot, is_whole)) = self.snapshots.pop_front()
         {
+            self.is_here |= is_whole;
             self.note("snapshot");
             self.brain.on_snapshot(self.now, &snapshot);
             // The policy has forgotten the state and its decisions.
@@ -388,6 +544,8 @@ pub fn history(policy: &str) -> String {
         lost: 0,
         refused: 10,
         requests: false,
+        takeovers: false,
+        ends: false,
     };
     let step_us = if policy == "vm" { 2000 } else { 20 };
     let mut world = World::new(policy, 7, Shape { step_us, ..shape });

@@ -5,11 +5,11 @@ use core::fmt::Debug;
 
 use wave_core::clock::Nanos;
 use wave_core::layout::Config;
-use wave_core::message::{Decision, Message, Sequence, Subject};
+use wave_core::message::{Decision, Message, Sequence, Subject, TxnId};
 use wave_core::note::Request;
 use wave_core::outcome::{Code, Outcome};
 use wave_core::policy::{Desk, Note, Policy, Preemption, Progress};
-use wave_core::snapshot::{Snapshot, State};
+use wave_core::snapshot::{CoreRecord, Record, Snapshot, State};
 
 use super::{Run, Runs};
 use crate::wire::{self, Event, Kind, NO_CORE};
@@ -38,7 +38,15 @@ struct Asked {
 pub struct Thread {
     generation: u32,
     sequence: Sequence,
+    /// Whether a message or a snapshot has reported it: until then no sequence is too old, for sequences wrap.
+    is_known: bool,
     place: Place,
+    /// While it is staged: the core, and the number of the decision.
+    staged: (u16, TxnId),
+    /// The snapshot that is being applied has its record.
+    is_recorded: bool,
+    /// Its last message said that it was created.
+    pub(crate) is_created: bool,
     /// The request whose note made it ready, until it awaits another.
     serves: Option<Asked>,
     /// A request that came, or may have come, since it last awaited one.
@@ -59,7 +67,11 @@ pub struct Thread {
 pub(crate) const UNKNOWN: Thread = Thread {
     generation: 0,
     sequence: Sequence(0),
+    is_known: false,
     place: Place::Away,
+    staged: (NO_CORE, TxnId::new(0)),
+    is_recorded: false,
+    is_created: false,
     serves: None,
     noted: None,
     unsure: false,
@@ -73,6 +85,13 @@ impl Thread {
     /// The longest wait allowed to the request that the thread serves, where the request's note has an SLO.
     pub fn slo(&self) -> Option<Nanos> {
         self.serves.and_then(|asked| asked.slo)
+    }
+
+    /// After a snapshot the next AWAITS may be one that was heard before. The host's snapshot has no notes, so their state is
+    /// kept, and each thread may have a request.
+    fn expect_old_news(&mut self) {
+        self.unsure = true;
+        self.noted.get_or_insert(Asked { class: self.class, slo: None });
     }
 
     fn serve(&mut self, asked: Asked) {
@@ -95,7 +114,8 @@ pub enum Cause {
     Refused,
     /// A snapshot shows the thread as runnable.
     Found,
-    /// A snapshot shows the thread as running: it leaves the queue at once, and keeps the mark of a thread found runnable.
+    /// At a snapshot the thread runs, or its decision is still on its way: it leaves the queue at once, and keeps the mark of a
+    /// thread found runnable.
     Runs,
 }
 
@@ -136,8 +156,19 @@ pub trait Discipline: Debug {
     /// Removes all threads; a snapshot is about to replace them.
     fn clear(&mut self);
 
-    /// A thread has run for the duration `ran`.
+    /// A run of a thread begins on this core, or a snapshot or a message shows that one has begun. Reported again if a snapshot
+    /// shows the same run.
+    fn begin(&mut self, _id: u32, _thread: &Thread, _core: u16) {}
+
+    /// A run of a thread is over, and lasted for `ran`; zero if its length is not known.
     fn charge(&mut self, _id: u32, _thread: &mut Thread, _ran: Nanos) {}
+
+    /// A thread that was taken does not run: a core refused it, it changed before a core had the decision, or the decision was
+    /// lost. If it still waits, `enter` follows.
+    fn not_run(&mut self, _id: u32, _thread: &Thread) {}
+
+    /// A thread is gone, after its last run was charged. May be reported again, and for a thread that never entered.
+    fn end(&mut self, _id: u32, _thread: &Thread) {}
 
     /// The rank of a run of this thread that begins now; [`Runs::first`] returns the run of the lowest rank.
     fn rank(&self, now: Nanos, thread: &Thread) -> u64;
@@ -218,6 +249,7 @@ impl<D: Discipline> Preemptive<D> {
             thread.core = core;
             let rank = self.discipline.rank(now, thread);
             self.runs.begin(core, Run { thread: id, start: now, has_slice }, rank);
+            self.discipline.begin(id, thread, core);
         }
     }
 
@@ -226,8 +258,97 @@ impl<D: Discipline> Preemptive<D> {
         thread.place = Place::Staged;
         let subject = Subject { id, generation: thread.generation };
         let slice = self.discipline.slice_in_decisions();
-        desk.stage(core, wire::run(subject, thread.sequence, slice));
+        thread.staged = (core, desk.stage(core, wire::run(subject, thread.sequence, slice)));
         self.runs.bind(core);
+    }
+
+    /// The thread's run is over, or will not begin, as this message says.
+    fn close(&mut self, now: Nanos, event: &Event) {
+        let id = event.thread.id;
+        let place = self.threads[id as usize].place;
+        let run = self.withdraw(id);
+        let thread = &mut self.threads[id as usize];
+        let ran = match run {
+            // The host does not measure.
+            Some(run) if event.ran == Nanos(0) => now.since(run.start),
+            _ => event.ran,
+        };
+        let was_decided = matches!(place, Place::Staged | Place::Running);
+        if !was_decided && ran != Nanos(0) && usize::from(event.core) < self.runs.cores() {
+            // The host decided by itself, as it does until each core uses a new agent's window.
+            self.discipline.begin(id, thread, event.core);
+        }
+        let has_run = place == Place::Running || was_decided && event.kind.ends_run();
+        if has_run || ran != Nanos(0) {
+            self.discipline.charge(id, thread, ran);
+        } else if place == Place::Staged {
+            self.discipline.not_run(id, thread);
+        }
+    }
+
+    /// The snapshot's record of a thread, where it is newer than messages and outcomes.
+    fn take_over(&mut self, now: Nanos, record: &Record, cores: &[CoreRecord]) {
+        let id = record.subject.id;
+        let thread = &mut self.threads[id as usize];
+        let ahead = if thread.is_known { record.sequence.ahead_of(thread.sequence) } else { 1 };
+        let is_same = ahead == 0 && thread.generation == record.subject.generation;
+        let stands = match (thread.place, record.state) {
+            // The record is older than the outcome: a thread's sequence does not change while it runs.
+            (Place::Running, State::Runnable) => is_same,
+            (Place::Staged, State::Runnable) => {
+                let (core, txn) = thread.staged;
+                is_same && !cores.get(usize::from(core)).is_some_and(|core| core.has_answered(txn))
+            }
+            _ => false,
+        };
+        if ahead < 0 || stands {
+            thread.expect_old_news();
+            return self.resume(now, id);
+        }
+        let is_same_run = is_same && record.state == State::Running;
+        match thread.place {
+            Place::Running if !is_same_run => self.discipline.charge(id, thread, Nanos(0)),
+            Place::Staged if !is_same_run => self.discipline.not_run(id, thread),
+            _ => {}
+        }
+        let is_same_thread = thread.generation == record.subject.generation;
+        if record.state == State::Free || !is_same_thread {
+            self.discipline.end(id, thread);
+        }
+        let Thread { serves, noted, core, .. } = if is_same_thread { *thread } else { UNKNOWN };
+        *thread = Thread { serves, noted, core, is_known: true, is_recorded: true, ..UNKNOWN };
+        (thread.generation, thread.sequence) = (record.subject.generation, record.sequence);
+        thread.class = thread.serves.map_or(record.class, |asked| asked.class);
+        thread.expect_old_news();
+        match record.state {
+            State::Runnable => self.enter(now, id, Cause::Found),
+            State::Running => {
+                self.enter(now, id, Cause::Runs);
+                // The agent that decided the run may have given it no slice.
+                self.begin(now, record.core, id, false);
+            }
+            State::Blocked | State::Free => {}
+        }
+    }
+
+    /// The snapshot is older than what is known of this thread: a later message, its unanswered decision, or its run.
+    fn resume(&mut self, now: Nanos, id: u32) {
+        let thread = &mut self.threads[id as usize];
+        thread.mark = 0;
+        match core::mem::replace(&mut thread.place, Place::Away) {
+            Place::Waiting => self.enter(now, id, Cause::Found),
+            Place::Running => {
+                let core = thread.core;
+                self.enter(now, id, Cause::Runs);
+                self.begin(now, core, id, false);
+            }
+            Place::Staged => {
+                self.enter(now, id, Cause::Runs);
+                self.withdraw(id);
+                self.threads[id as usize].place = Place::Staged;
+            }
+            place => thread.place = place,
+        }
     }
 
     fn serve(&mut self, now: Nanos, desk: &mut Desk<'_>) {
@@ -319,22 +440,22 @@ impl<D: Discipline> Policy for Preemptive<D> {
         if id as usize >= self.threads.len() {
             return;
         }
-        let ended = self.withdraw(id);
+        let known = &self.threads[id as usize];
+        let is_same_thread = known.generation == event.thread.generation;
+        // After a snapshot a thread's last message may come again.
+        if known.is_known && is_same_thread && known.sequence == event.sequence {
+            return;
+        }
+        self.close(now, &event);
         let thread = &mut self.threads[id as usize];
-        let ran = match ended {
-            // The host does not measure.
-            Some(run) if event.ran == Nanos(0) => now.since(run.start),
-            _ => event.ran,
-        };
-        if thread.generation != event.thread.generation {
+        if !is_same_thread {
+            self.discipline.end(id, thread);
             *thread = UNKNOWN;
         }
-        thread.generation = event.thread.generation;
-        thread.sequence = event.sequence;
+        thread.is_known = true;
+        thread.is_created = event.kind == Kind::New;
+        (thread.generation, thread.sequence) = (event.thread.generation, event.sequence);
         thread.class = thread.serves.map_or(event.class, |asked| asked.class);
-        if ran != Nanos(0) {
-            self.discipline.charge(id, thread, ran);
-        }
         let cause = match event.kind {
             Kind::New | Kind::Wakeup => Cause::Woken,
             Kind::Yield => Cause::Yielded,
@@ -352,7 +473,8 @@ impl<D: Discipline> Policy for Preemptive<D> {
                 thread.serve(asked);
                 Cause::Woken
             }
-            Kind::Blocked | Kind::Dead | Kind::Departed => return,
+            Kind::Blocked => return,
+            Kind::Dead | Kind::Departed => return self.discipline.end(id, thread),
         };
         self.enter(now, id, cause);
     }
@@ -368,19 +490,26 @@ impl<D: Discipline> Policy for Preemptive<D> {
         if !unchanged {
             return;
         }
-        let is_staged = self.threads[id as usize].place == Place::Staged;
-        match outcome.code {
+        let thread = &mut self.threads[id as usize];
+        if outcome.code == Code::Complete {
             // For any snapshot: a thread's sequence does not change while it runs.
-            Code::Complete => self.begin(now, core, id, decision.argument != 0),
-            Code::TargetOnCpu if is_staged => self.threads[id as usize].place = Place::Running,
+            return self.begin(now, core, id, decision.argument != 0);
+        }
+        if thread.place != Place::Staged {
+            return;
+        }
+        if outcome.code == Code::TargetOnCpu {
+            // On a core that no outcome named.
+            (thread.place, thread.core) = (Place::Running, NO_CORE);
+            return;
+        }
+        thread.place = Place::Away;
+        self.discipline.not_run(id, thread);
+        match outcome.code {
             // The thread's next message will report what made the decision stale.
-            Code::TargetStale
-            | Code::TargetNotFound
-            | Code::TargetNotRunnable
-            | Code::TargetOnCpu => {}
+            Code::TargetStale | Code::TargetNotFound | Code::TargetNotRunnable => {}
             // The refusal concerns the core or the form of the decision: the thread still waits.
-            _ if is_staged => self.enter(now, id, Cause::Refused),
-            _ => {}
+            _ => self.enter(now, id, Cause::Refused),
         }
     }
 
@@ -414,36 +543,18 @@ impl<D: Discipline> Policy for Preemptive<D> {
     fn resync(&mut self, now: Nanos, snapshot: &Snapshot) {
         self.discipline.clear();
         self.runs.clear();
-        for thread in &mut self.threads {
-            // The host's snapshot has no notes, so their state is kept.
-            let Thread { generation, serves, noted, .. } = *thread;
-            *thread = Thread { generation, serves, noted, ..UNKNOWN };
-        }
         self.deadline = None;
+        self.threads.iter_mut().for_each(|thread| thread.is_recorded = false);
         for record in &snapshot.records {
-            let id = record.subject.id;
-            if id as usize >= self.threads.len() {
-                continue;
-            }
+            let thread = self.threads.get_mut(record.subject.id as usize);
             // A lying host may name a thread twice.
-            self.withdraw(id);
-            let thread = &mut self.threads[id as usize];
-            if thread.generation != record.subject.generation {
-                *thread = UNKNOWN;
+            if thread.is_some_and(|thread| !core::mem::replace(&mut thread.is_recorded, true)) {
+                self.take_over(now, record, &snapshot.cores);
             }
-            thread.generation = record.subject.generation;
-            thread.sequence = record.sequence;
-            thread.class = thread.serves.map_or(record.class, |asked| asked.class);
-            thread.unsure = true;
-            thread.noted.get_or_insert(Asked { class: thread.class, slo: None });
-            match record.state {
-                State::Runnable => self.enter(now, id, Cause::Found),
-                State::Running => {
-                    self.enter(now, id, Cause::Runs);
-                    // The agent that decided the run may have given it no slice.
-                    self.begin(now, record.core, id, false);
-                }
-                State::Blocked | State::Free => {}
+        }
+        for id in 0..self.threads.len() as u32 {
+            if !self.threads[id as usize].is_recorded {
+                self.resume(now, id);
             }
         }
     }
