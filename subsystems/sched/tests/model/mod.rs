@@ -220,7 +220,9 @@ impl World {
         let mut again = Brain::new(&self.config, (self.make)(&self.config), ());
         let mut out = Decisions::default();
         let Tape { inputs, decided } = self.brain.recorder();
-        inputs.iter().for_each(|(now, input)| again.replay(*now, input, &mut out));
+        for (now, input) in inputs {
+            again.replay(*now, input, &mut out);
+        }
         assert_eq!(&out.staged, decided);
     }
 
