@@ -32,22 +32,27 @@ enum Way {
     Begins(&'static str),
     /// Named in a sentence: its help is asked for.
     Named,
-    /// Left out here, for the reason.
+    /// Not run by this test, for the reason.
     Not(&'static str),
+    /// Left out on this machine, which has not what the command needs.
+    Lacks(&'static str),
 }
 
-use Way::{Begins, Ends, Measures, Named, Not, Serves};
+use Way::{Begins, Ends, Lacks, Measures, Named, Not, Serves};
 
 /// README's commands in order.
 fn ways() -> Vec<(&'static str, Way)> {
-    let swap = match Path::new("/sys/class/zram-control").exists() {
-        true => Serves("resident"),
-        false => Not("this kernel has no zram"),
-    };
-    let kernel = match Path::new("/sys/kernel/sched_ext").exists() {
-        true => Serves("scheduling"),
-        false => Not("this kernel has no sched_ext (Linux 6.13 or later)"),
-    };
+    let needs = |has: bool, words, lacks| if has { Serves(words) } else { Lacks(lacks) };
+    let has_redis = Path::new("/usr/bin/redis-server").exists();
+    let has_zram = Path::new("/sys/class/zram-control").exists();
+    let has_sched_ext = has_redis && Path::new("/sys/kernel/sched_ext").exists();
+    let swap = needs(has_zram, "resident", "this kernel has no zram");
+    let kernel = needs(
+        has_sched_ext,
+        "scheduling",
+        "no sched_ext (Linux 6.13 or later), or no redis-server",
+    );
+    let redis = needs(has_redis, "Ready to accept", "no redis-server");
     vec![
         ("make demo", Not("it builds in release mode, and runs for a minute")),
         ("make test", Not("this test is a part of it")),
@@ -72,10 +77,7 @@ fn ways() -> Vec<(&'static str, Way)> {
         ("sudo wave tcp up --tap toe0 --address 10.77.0.2/24", Serves("10.77.0.2")),
         ("sudo wave serve http --toe /run/wave-toe0.sock", Serves("")),
         ("curl http://10.77.0.2/", Ends),
-        (
-            "sudo wave tcp run -- redis-server --bind 10.77.0.2 --protected-mode no",
-            Serves("Ready to accept"),
-        ),
+        ("sudo wave tcp run -- redis-server --bind 10.77.0.2 --protected-mode no", redis),
         ("wave trace", Named),
         ("wave replay", Named),
         ("wave fuzz", Begins("[")),
@@ -190,10 +192,11 @@ impl Drop for Running {
 }
 
 fn start(command: &str, folder: &Path, path: &str) -> Running {
-    // Root needs no sudo. `exec`, so that signals reach the command.
+    // Root needs no sudo. `exec`, so that signals reach the command; a shell starts background commands, and so perhaps this test, with
+    // an ignored SIGINT.
     let line = command.strip_prefix("sudo ").unwrap_or(command);
     let mut shell = Command::new("sh");
-    shell.args(["-c", &format!("exec {line}")]).current_dir(folder).env("PATH", path);
+    shell.args(["-c", &format!("exec env --default-signal=INT {line}")]).current_dir(folder).env("PATH", path);
     shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = shell.spawn().unwrap();
     let (say, said) = channel();
@@ -250,7 +253,11 @@ fn all(root: &Path, ways: Vec<(&'static str, Way)>) {
             None => command.to_owned(),
         };
         match way {
-            Not(why) => skip(format!("{command}: {why}")),
+            Not(why) => println!("not run: {why}"),
+            Lacks(what) => {
+                skip(format!("{command}: {what}"));
+                continue;
+            }
             Named => {
                 let mut asked = start(&format!("{line} --help"), &folder, &path);
                 let text = asked.says("\u{0}").unwrap_err();

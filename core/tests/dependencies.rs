@@ -152,8 +152,8 @@ fn only_marked_crates_contain_unsafe() {
 
 /// The guide's crate, which authors of policies build first.
 #[test]
-fn a_policy_of_ones_own_needs_at_most_60_packages() {
-    const PACKAGES_MAX: usize = 60;
+fn a_policy_of_ones_own_needs_at_most_62_packages() {
+    const PACKAGES_MAX: usize = 62;
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide/my-policy/Cargo.toml");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     // Unlike the graph in cargo's metadata, the tree has the features of a build without tests.

@@ -521,12 +521,13 @@ mod tests {
 
     #[test]
     fn own_invariant_is_reported_by_name_with_seed_and_replay_command() {
-        let args = parse("--seeds 2 --policy forgets --quiet");
-        let sum = run(&args, &args.overrides(&registry(), &INVARIANTS).unwrap(), 0, 2).unwrap();
-        let first = &sum.failures[0];
-        assert_eq!((&first["rule"], &first["seed"]), (&"calm-start".into(), &0.into()), "{first}");
+        let args = parse("--seeds 20 --policy forgets --quiet");
+        let sum = run(&args, &args.overrides(&registry(), &INVARIANTS).unwrap(), 0, 20).unwrap();
+        // Some histories break another rule first.
+        let first = sum.failures.iter().find(|failure| failure["rule"] == "calm-start").unwrap();
         assert_eq!(first["rule_says"], "no thread of class 3 runs");
-        assert!(first["command"].as_str().unwrap().ends_with(" fuzz --seed 0 --policy forgets"));
+        let again = format!(" fuzz --seed {} --policy forgets", first["seed"]);
+        assert!(first["command"].as_str().unwrap().ends_with(&again), "{first}");
     }
 
     #[test]

@@ -28,7 +28,7 @@ const WRITTEN: [(&str, &str); 9] = [
 ];
 
 /// Other options with a path: what is read, folders, sockets and programs. Folders get files under names that Wave chooses.
-const OTHERS: [&str; 35] = [
+const OTHERS: [&str; 36] = [
     "agent --attach",
     "agent --device",
     "agent --notes",
@@ -58,6 +58,7 @@ const OTHERS: [&str; 35] = [
     "run SCENARIO.toml",
     "serve --offload",
     "serve --toe",
+    "sweep --agent",
     "sweep --out",
     "sweep SCENARIO.toml",
     "tcp --socket",
