@@ -88,7 +88,7 @@ const NOWHERE: &str = "no host given: use --attach SOCKET or --device FOLDER; se
 
 /// Exit code of an agent that its host turned out.
 pub const TURNED_OUT: u8 = 5;
-/// Exit code of an agent whose policy has panicked: that of a Rust program.
+/// Exit code of an agent whose policy has panicked, as of any Rust program that panics.
 const PANICKED: u8 = 101;
 
 #[derive(Parser)]
@@ -171,8 +171,8 @@ pub fn fail(code: u8, why: impl Display) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Decides for a simulated host until that ends. Standard input is a socket, and answers go there too, so that whatever a policy
-/// prints is not in the way.
+/// Decides for a simulated host until the host ends. Standard input is a socket, and answers go there too, so that
+/// whatever a policy prints is not in the way.
 fn simulated(registry: &Registry) -> ExitCode {
     let socket = std::io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from);
     match socket.and_then(|socket| decide_for(registry, socket)) {
@@ -373,7 +373,7 @@ impl Deciding {
                     };
                     say!("wave agent: {why}; leaving");
                 }
-                // The host needed this agent's decisions, so only now.
+                // Not an error until now: the host still needed this agent's decisions.
                 end.as_ref().and_then(LogEnd::error).map_or(ExitCode::SUCCESS, |error| {
                     fail(error.exit_code(), format_args!("the log ended early: {error}"))
                 })

@@ -48,12 +48,12 @@ impl ValueParserFactory for OutputFile {
 /// same command.
 ///
 /// # Errors
-/// Such an output, as a wrong argument.
+/// An output is also an input. The error is that of a wrong argument.
 pub fn checked(matches: ArgMatches) -> Result<ArgMatches, Error> {
     let (mut outputs, mut others) = (Vec::new(), Vec::new());
     collect(&matches, &mut outputs, &mut others);
     for output in outputs {
-        // What cannot be found is reported when it is opened.
+        // An output that cannot be found is reported when it is opened.
         let Ok(output) = output.find() else { continue };
         for other in &others {
             output
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(refusal(&[&log, "--out", &other]), None);
         assert_eq!(refusal(&[&log, "--out", &path("new")]), None);
         assert_eq!(refusal(&[&log]), None);
-        // Neither the name of a group's argument nor a flag's value.
+        // The words include neither the name of a group's argument nor a flag's value.
         let words = ["x", "convert", &log, "--quiet", "--out", "input"];
         let (mut outputs, mut others) = (Vec::new(), Vec::new());
         collect(&Line::command().get_matches_from(words), &mut outputs, &mut others);

@@ -1,7 +1,7 @@
 //! Panics of policies, in one sentence.
 //!
-//! A policy is its user's code. Where it panics, a command says so in a sentence, as for any other mistake in its input. With
-//! `RUST_BACKTRACE=full`, the backtrace is printed as well; many shells set it to 1 for all programs.
+//! A policy is its user's code. If it panics, a command reports that in one sentence, like any other mistake in its
+//! input. With `RUST_BACKTRACE=full`, the backtrace is printed as well; many shells set it to 1 for all programs.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -46,7 +46,7 @@ pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
-/// Takes the last panic of this thread within [`caught`], in words: also of one that `work` has caught itself.
+/// Takes the message of this thread's last panic within [`caught`], even if `work` has caught the panic itself.
 pub fn last() -> Option<String> {
     LAST.take()
 }

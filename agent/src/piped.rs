@@ -63,7 +63,7 @@ fn receive(from: &mut impl Read, bytes: &mut Vec<u8>) -> io::Result<bool> {
 /// Decides for a simulated host: reads questions from it and writes answers to it, until it ends.
 ///
 /// # Errors
-/// The connection fails, or what comes is no question.
+/// The connection fails, or a frame is not a question.
 pub fn decide_for(registry: &Registry, mut host: impl Read + Write) -> io::Result<()> {
     let mut question = Vec::new();
     if !receive(&mut host, &mut question)? {
@@ -120,7 +120,7 @@ fn failure(why: &str) -> Vec<u8> {
     answer
 }
 
-/// Inputs of the agent that the policy's process has not had yet.
+/// Inputs of the agent that were not yet sent to the policy's process.
 struct Untold {
     log: LogWriter<LogSink>,
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -144,7 +144,7 @@ pub struct Piped<S> {
     outputs: Option<LogReader<'static>>,
     answer: Vec<u8>,
     deadline: Option<Nanos>,
-    /// Sentences begin with this: policy and program.
+    /// The beginning of error sentences: policy and program.
     who: String,
 }
 
@@ -156,10 +156,11 @@ impl std::fmt::Debug for Untold {
 
 impl<S: Read + Write + Send> Piped<S> {
     /// Begins to ask a process that runs [`decide_for`] at the other end of `process`.
-    /// The agent's inputs must go to the [`Ear`] as they come, before the policy has them.
+    /// The agent's inputs must go to the [`Ear`] as they come, before the policy gets them.
     ///
     /// # Errors
-    /// Why that process has no such policy for this configuration. `who` begins sentences about it.
+    /// The process has no such policy for this configuration. The error is a sentence with the reason, and begins with
+    /// `who`.
     pub fn start(header: &Header, who: String, process: S) -> Result<(Piped<S>, Ear), String> {
         let bytes = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&bytes);
@@ -181,7 +182,7 @@ impl<S: Read + Write + Send> Piped<S> {
         Ok((piped, ear))
     }
 
-    /// Sends what is untold, and waits for the answer. Returns whether there is more to decide.
+    /// Sends the untold inputs, and waits for the answer. Returns whether there is more to decide.
     fn ask(&mut self) -> Result<Progress, String> {
         let who = &self.who;
         let question = {
@@ -234,13 +235,13 @@ impl<S: Read + Write + Send> Policy for Piped<S> {
     fn name(&self) -> &'static str {
         "piped"
     }
-    // The ear has had these as entries already.
+    // The ear has received these as entries already.
     fn on_message(&mut self, _now: Nanos, _message: &Message) {}
     fn on_outcome(&mut self, _now: Nanos, _core: u16, _of: &Decision, _outcome: Outcome) {}
     fn resync(&mut self, _now: Nanos, _snapshot: &Snapshot) {}
 
     fn decide(&mut self, _now: Nanos, desk: &mut Desk<'_>) -> Progress {
-        // The ear has no decide that cannot matter.
+        // Nothing to ask: the ear gets no decide that cannot matter.
         if !lock(&self.untold).is_asked {
             return Progress::Done;
         }

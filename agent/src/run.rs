@@ -38,8 +38,9 @@ pub enum Seat {
 pub const CPUS_BESIDE_FRONT: usize = 2;
 
 impl Seat {
-    /// The seat of an agent beside `others`, the number of CPUs that its host and clients need. The command line decides; without
-    /// `--cpu` and `--share-cpu`, whether this process may use a CPU more than that (docs/adr/0095). Says so if it shares one.
+    /// The seat of an agent whose host and clients need `others` CPUs. The command line decides. Without `--cpu` and
+    /// `--share-cpu`, the agent has a CPU of its own if this process may use more than `others`; otherwise it shares
+    /// one, and says so (docs/adr/0095).
     pub fn of(args: &AgentArgs, others: usize) -> Seat {
         if args.share_cpu {
             return Seat::Shared;
@@ -65,7 +66,7 @@ impl Seat {
 pub enum Exit {
     /// The host revoked its window.
     Revoked(Revoked),
-    /// The host's watchdog revoked its window, and says for which thread.
+    /// The host's watchdog revoked the window because of this thread.
     Starved(Stall),
     /// The host has gone without revoking the window.
     HostGone,
@@ -332,7 +333,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: ThreadFront, A: FnOnce()> 
 impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: ThreadFront, A: FnOnce()>
     Deciding<P, R, L, B, F, A>
 {
-    /// Why the window was revoked, when the last turn took this long.
+    /// Why the window was revoked. The last turn took `turn`.
     fn left(&self, turn: Nanos) -> Exit {
         let why = self.agent.revoked();
         match self.agent.starved().filter(|_| why == Revoked::TurnedOut) {

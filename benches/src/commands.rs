@@ -411,7 +411,7 @@ impl Bench {
             chunk: Duration::from_secs_f64(chunk_seconds),
             rate: rate.into(),
         };
-        // A bench's own processes are silent: their parent speaks.
+        // A bench's child processes print no message: their parent does.
         if !self.which.is_peer()
             && let Err(failure) = say_interrupted()
         {
@@ -506,7 +506,7 @@ fn say_interrupted() -> Result<(), Failure> {
 }
 
 impl Which {
-    /// Whether this is a process of another bench.
+    /// Whether this process serves another bench.
     fn is_peer(&self) -> bool {
         matches!(self, Which::Peer(_) | Which::UdpEcho { .. } | Which::RpcHost(_))
     }

@@ -53,7 +53,7 @@ impl proto::TestService for Interop {
         }
         asked(request.response_status)?;
         call.compress(is_set(request.response_compressed.as_ref()));
-        // Unlike those of other servers on this machine.
+        // No other server on this machine has this id.
         let id = request.fill_server_id.then(|| std::process::id().to_string());
         let payload = Some(payload(request.response_size)?);
         Ok(SimpleResponse { payload, server_id: id.unwrap_or_default() })

@@ -1,4 +1,4 @@
-//! Files that commands write: what is at the path stays what it is.
+//! Files that commands write: a link, a pipe or a device at the path stays one.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -42,7 +42,7 @@ static LOGS: LazyLock<(TempDir, [PathBuf; 2])> = LazyLock::new(|| {
         let file = folder.path().join(format!("{name}.toml"));
         fs::write(&file, toml::to_string(&table).unwrap()).unwrap();
         let mut run = wave(&["run", "--host", "sim", "--quiet", "--record", name]);
-        // Whether its checks hold is not the question.
+        // It does not matter whether the run's checks hold.
         run.arg(&file).current_dir(folder.path()).output().unwrap();
         let logs = fs::read_dir(folder.path().join(name)).unwrap();
         logs.map(|entry| entry.unwrap().path()).min().unwrap()
@@ -124,7 +124,7 @@ fn a_recording_is_written_to_files_links_pipes_and_devices() {
     });
 }
 
-/// What they write grows while they run, and is whole at their end.
+/// The log grows while the command runs, and is whole at its end.
 #[test]
 fn a_log_of_writes_is_appended_to_files_links_pipes_and_devices() {
     is_written("", |out| {
@@ -140,7 +140,7 @@ fn a_log_of_writes_is_appended_to_files_links_pipes_and_devices() {
     });
 }
 
-/// The new user's case: the log was overwritten, and the exit code was 0.
+/// A new user did this: the log was overwritten, and the exit code was 0.
 #[test]
 fn a_trace_onto_its_own_log_is_refused_and_the_log_is_kept() {
     let scratch = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Policies of a user's own in simulated scenarios and sweeps: `wave run --host sim --agent`, `wave sweep --agent`, and the same
-//! by a laboratory's `run` and `sweep`.
+//! A user's policies in simulated scenarios and sweeps: `wave run --host sim --agent`, `wave sweep --agent`, and `run`
+//! and `sweep` of a laboratory.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs;
@@ -15,7 +15,7 @@ use wave_core::settings::{Known, Policies, Setting};
 use wave_sched::policies::fifo::Fifo;
 use wave_sched::scheduler::{Run, Scheduled, Scheduler, Thread};
 
-/// The waiting thread with the least time of its own runs for a slice.
+/// Runs the waiting thread that has used the least time, for a slice.
 struct Fair {
     queue: BTreeSet<(u64, u32, u16)>,
     held: Vec<Option<Thread>>,
@@ -185,7 +185,7 @@ fn own_policy_is_swept_with_a_plot() {
     let place = Place::new(&sweep);
     let ran = place.json("sweep own.toml --agent ./lab --out swept --json");
     assert_eq!((&ran["ran"], &ran["failed"]), (&2.into(), &Value::Array(Vec::new())), "{ran}");
-    // What is missing is run again by a command that names the program.
+    // The command that is shown for missing points names the program.
     let points = place.path().join("swept/points");
     let point = fs::read_dir(&points).unwrap().next().unwrap().unwrap().path();
     let kept = fs::read(&point).unwrap();

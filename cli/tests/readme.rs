@@ -26,15 +26,15 @@ enum Way {
     Ends,
     /// To its end, with exit code 0; or 1 and these words, where other processes disturb it.
     Measures(&'static str),
-    /// Until its error output or output has these words; it goes on beside the commands that follow.
+    /// Until its error output or output has these words; it keeps running beside the commands that follow.
     Serves(&'static str),
     /// Until these words, which come early in a long run. Ctrl-C ends it, and it says so.
     Begins(&'static str),
     /// Named in a sentence: its help is asked for.
     Named,
-    /// Not run by this test, for the reason.
+    /// Not run by this test, for this reason.
     Not(&'static str),
-    /// Left out on this machine, which has not what the command needs.
+    /// Left out, because this machine lacks what the command needs.
     Lacks(&'static str),
 }
 
@@ -119,7 +119,7 @@ fn commands_of_readme_run_one_after_the_other_as_they_stand() {
         return skip("a network and mounts of its own need root");
     }
     library::library();
-    // Wave's swap is there only once, and a TAP device needs its driver.
+    // A machine has only one swap of Wave's, and a TAP device needs its driver.
     let _turn = wave_skip::turn("swap");
     let named = std::thread::Builder::new().name(std::thread::current().name().unwrap().to_owned());
     let thread = named.spawn(move || match apart() {
@@ -152,7 +152,7 @@ fn apart() -> Result<(), String> {
     cpus::pin(&allowed[..allowed.len().min(2)]).map_err(|error| error.to_string())
 }
 
-/// A command that goes on.
+/// A command that keeps running.
 struct Running {
     child: Child,
     said: Receiver<String>,
@@ -179,7 +179,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.signal(Signal::TERM);
-        // One that does not end by itself has not failed here: its output was as expected.
+        // A command that does not end by itself has not failed here: its output was as expected.
         for _ in 0..1_000 {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return;

@@ -121,8 +121,8 @@ impl HostControl {
         port.window(Home::Nic).publish();
     }
 
-    /// Tells the agent to leave, as [`HostControl::revoke`] does, because of this thread. On a link that reorders stores the
-    /// agent may leave without having seen which.
+    /// Tells the agent to leave, as [`HostControl::revoke`] does, because of this thread. On a link that reorders
+    /// stores, the agent may leave without having seen the thread.
     pub fn turn_out(&self, port: &impl Port, starved: &Starved) {
         let near = port.window(Home::Nic);
         for (at, word) in (1..).zip(starved.to_words()) {

@@ -101,8 +101,8 @@ pub struct Layout {
     pub busy_lines: [u32; 2],
     /// NIC memory: written by the host before attach (see [`write_header`]).
     pub header: u32,
-    /// NIC memory: word 0 is the incarnation word, written by the host ([`INCARNATION_LIVE`]). Where the watchdog turns an agent
-    /// out, the next three words say which subject waits ([`Starved`](crate::watchdog::Starved)).
+    /// NIC memory: word 0 is the incarnation word, written by the host ([`INCARNATION_LIVE`]). If the watchdog turns
+    /// an agent out, the next three words say which subject waits ([`Starved`](crate::watchdog::Starved)).
     pub incarnation: u32,
     /// NIC memory: the agent's own line: version, state.
     pub agent: u32,

@@ -69,8 +69,9 @@ pub trait Policy {
         None
     }
 
-    /// How long the policy lets a subject wait beside an idle core on purpose: a cap on how many of a class run at once, say. Zero
-    /// for a policy that never does. The host's patience must be longer, or it turns the agent out.
+    /// How long the policy lets a subject wait beside an idle core on purpose, for example to limit how many subjects
+    /// of a class run at once. Zero for a policy that never does. The host's patience must be longer, or it turns the
+    /// agent out.
     fn idles_for(&self) -> Nanos {
         Nanos(0)
     }

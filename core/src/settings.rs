@@ -403,7 +403,7 @@ pub enum PolicyError {
     /// The policy's settings are not valid.
     #[error("policy `{policy}`: {error}")]
     Setting { policy: &'static str, error: SettingError },
-    /// The policy's own process says why there is none.
+    /// The policy's process has no such policy, and says why.
     #[error("{why}")]
     Elsewhere { why: String },
 }

@@ -25,12 +25,12 @@ pub struct Starved {
 }
 
 impl Starved {
-    /// As the words that follow the window's incarnation word: the subject, the core, the wait.
+    /// Encodes it in the words that follow the window's incarnation word: the subject, the core, the wait.
     pub const fn to_words(self) -> [u64; 3] {
         [self.subject.to_word(), self.core as u64, self.waited.0]
     }
 
-    /// Decodes the words; `None` where the host says nothing, or of a subject or core that the enclave does not have.
+    /// Decodes the words. `None` if the host names nothing, or names a subject or core that the enclave does not have.
     pub fn from_words([subject, core, waited]: [u64; 3], config: &Config) -> Option<Starved> {
         let subject = Subject::from_word(subject);
         let is_valid = waited > 0 && subject.id < config.subjects && core < config.cores.into();

@@ -313,7 +313,7 @@ fn run(args: &FuzzArgs, overrides: &Overrides, from: u64, count: u64) -> Result<
     Ok(sum)
 }
 
-/// Runs one history. A violation by a panic says where that was.
+/// Runs one history. A violation by a panic names the panic's place.
 fn run_one(plan: &Plan) -> Report {
     let mut report = caught(|| fuzz::run(plan)).unwrap_or_else(|panic| panic!("{panic}"));
     let panicked = panics::last();
@@ -353,7 +353,7 @@ fn says(rule: &str, own: &[Invariant]) -> &'static str {
     rules.find(|(name, _)| *name == rule).map_or("", |(_, says)| says)
 }
 
-/// A failure, in lines of their own.
+/// A failure, in lines of its own.
 fn describe(failure: &Value) -> String {
     let text = |key: &str| failure[key].as_str().unwrap_or_default();
     format!(

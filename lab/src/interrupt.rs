@@ -43,7 +43,8 @@ pub fn say(last_words: impl Fn() -> String + Send + 'static) -> Result<(), Failu
     Ok(())
 }
 
-/// As [`say`], for work in steps whose results are not kept: says how many steps were done. `command` and `step` name both.
+/// As [`say`], for work in steps whose results are not kept: says how many steps were done. `command` and `step` are
+/// the names of the command and of one step.
 ///
 /// # Errors
 /// As [`say`].

@@ -1,8 +1,9 @@
-//! The laboratory: commands for policies and logs, away from a host. `policies` lists policies, `simulate` runs them over a range of
-//! loads, `run` and `sweep` simulate scenarios, and `fuzz` runs them through histories with faults. `replay` feeds a log to a policy, and `trace` converts it for Perfetto.
+//! The laboratory: commands for policies and logs, away from a host. `policies` lists policies, `simulate` runs them
+//! over a range of loads, `fuzz` runs them through histories with faults, and `run` and `sweep` simulate scenarios.
+//! `replay` feeds a log to a policy, and `trace` converts it for Perfetto.
 //!
-//! `wave` has all of them except `simulate`, for the policies that Wave ships; its `run` and `sweep` also run real hosts. A program with its own policies or subsystems gets all
-//! of them from [`main_with`].
+//! `wave` has all of these commands except `simulate`, for the policies that Wave ships; its `run` and `sweep` also
+//! run real hosts. A program with its own policies or subsystems gets all of them from [`main_with`].
 #![forbid(unsafe_code)]
 
 mod failure;
@@ -143,7 +144,7 @@ pub fn run_with_invariants(
     }
 }
 
-/// By these, `wave` asks an agent's program for its policies and their decisions. A laboratory answers, too.
+/// Arguments by which `wave` asks an agent's program for its policies and their decisions. A laboratory answers, too.
 const ASKED: [&str; 2] = ["--policies", "--simulated"];
 
 /// The command line of a laboratory started as `program`. Help texts are written for `wave`; in examples of the laboratory's

@@ -164,7 +164,7 @@ pub enum CostsError {
     Range { field: &'static str, ns: f64 },
 }
 
-/// The error with its line, in one line.
+/// The error and its line number, in one line of text.
 fn syntax(error: &toml::de::Error) -> String {
     let text = error.to_string();
     let place = text.lines().next().unwrap_or_default();

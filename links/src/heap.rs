@@ -88,11 +88,11 @@ impl Spare {
     }
 }
 
-/// Decides when memory is returned. Resident memory that the heap does not use is free memory, code, stacks and windows. Only
-/// the first grows by a flood and stays.
+/// Decides when memory is returned. Resident memory beyond the heap's memory in use is free memory, code, stacks and
+/// windows. Of these, only free memory grows in a flood and stays.
 #[derive(Debug, Default)]
 struct Watch {
-    /// The least resident memory so far. While there is little more, nothing is worth a look at the heap.
+    /// The least resident memory so far. While little more is resident, a look at the heap is not worth its cost.
     least: usize,
     /// The least resident memory without the heap's memory in use since memory was last returned.
     apart: isize,

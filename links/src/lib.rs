@@ -3,8 +3,9 @@
 //! Implements the core's link traits; knows nothing of queues, messages or what is being decided. [`memory`] is the window's
 //! file, [`payload`] a host's memory for bulk data. [`socket`] hands them over between two processes, and [`doorbell`] wakes
 //! the other side. [`shm`] and [`model`] are the links, [`costs`] the costs of a modelled one. [`cpus`] knows where threads may
-//! run, [`places`] where files can lie out of reach of other users, [`outputs`] opens the files that commands write, [`lines`] writes lines of output without ever waiting, [`words`] puts counts into words, and
-//! [`Yields`] yields a CPU while that takes a short time.
+//! run, and [`places`] where files can lie out of reach of other users. [`outputs`] opens the files that commands
+//! write, [`lines`] writes lines of output without ever waiting, [`words`] puts counts into words, and [`Yields`]
+//! yields a CPU while that takes a short time.
 
 mod ancillary;
 mod any;

@@ -18,7 +18,7 @@ use tempfile::TempPath;
 
 /// Maximum number of links on the way to a file, as in Linux.
 const LINKS_MAX: usize = 40;
-/// The error of opening a pipe that no process reads, without waiting.
+/// The error of a non-blocking open of a pipe that no process reads.
 const NO_READER: Errno = Errno::NXIO;
 /// Time in which a reader that was started together with this process opens the pipe.
 const READER_PATIENCE: Duration = Duration::from_secs(2);
@@ -188,7 +188,7 @@ pub struct Whole {
     unnamed: Option<Unnamed>,
 }
 
-/// A new file that has not got its name yet.
+/// A new file that does not have its final name yet.
 #[derive(Debug)]
 struct Unnamed {
     new: TempPath,

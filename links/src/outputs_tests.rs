@@ -179,7 +179,7 @@ fn directories_sockets_block_devices_and_inputs_are_refused() {
     assert_eq!(fs::read_to_string(&path).unwrap(), "old");
 }
 
-/// As root, another user could otherwise have any file replaced: `sudo wave memory run --out /tmp/memory`.
+/// Otherwise another user could have root replace any file, as with `sudo wave memory run --out /tmp/memory`.
 #[test]
 fn a_planted_link_leads_no_log_to_another_file() {
     let scratch = Scratch::new();

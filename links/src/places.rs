@@ -3,7 +3,7 @@
 //! A name below `/tmp` can be guessed and taken first, with a link or a folder that leads elsewhere. So every path that Wave
 //! chooses lies in a folder that belongs to this user and that nobody else can enter, and this is checked at each use.
 //! A path that the user names is used as it is; but a socket there is replaced only if it is a dead one of the same user.
-//! [`outputs`](crate::outputs) are files to write there.
+//! [`outputs`](crate::outputs) opens the files that commands write at such paths.
 
 use std::env;
 use std::fs::{self, File, OpenOptions};

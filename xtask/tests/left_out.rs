@@ -44,7 +44,7 @@ fn permitted_test_that_is_left_out_for_another_reason_fails() {
     assert!(!refused.contains("kernel module"), "{refused}");
 }
 
-/// Neither the name nor the reason is a pattern, or only a part of a line.
+/// Names and reasons are compared whole, neither as patterns nor as parts of a line.
 #[test]
 fn other_test_that_is_left_out_fails() {
     for other in [

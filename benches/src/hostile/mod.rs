@@ -1,8 +1,8 @@
 //! `wave bench hostile`: latencies of a well-behaved client with and without an attacker, on an agent's front and on tonic.
 //!
 //! The client connects after the attack has begun, and calls an echo in an open loop, as in [`mod@super::rpc`]. Chunks with each
-//! attacker and one without take turns, on both servers. During a flood, another connection sends PINGs as well; and an agent that is
-//! told to end ends in its time.
+//! attacker and one without take turns, on both servers. During a flood, another connection sends PINGs as well. An
+//! agent that is told to end must end in its time.
 
 mod attack;
 mod flood;

@@ -233,7 +233,7 @@ impl Process {
         self.line()
     }
 
-    /// Sends SIGTERM, and waits for the end. Returns whether it came.
+    /// Sends SIGTERM, and waits for the process to end. Returns whether it did.
     pub fn end(&mut self, patience: Duration) -> Result<bool, String> {
         let process = self.0.process();
         process.terminate().map_err(|error| error.to_string())?;

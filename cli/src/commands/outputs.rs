@@ -27,7 +27,7 @@ const WRITTEN: [(&str, &str); 9] = [
     ("trace --output", "trace IN --output OUT"),
 ];
 
-/// Other options with a path: what is read, folders, sockets and programs. Folders get files under names that Wave chooses.
+/// Other options with a path: inputs, folders, sockets and programs. Folders get files under names that Wave chooses.
 const OTHERS: [&str; 36] = [
     "agent --attach",
     "agent --device",
@@ -117,7 +117,7 @@ fn parsed(line: &str, input: &Path, output: &Path) -> Result<(), (i32, String)> 
     checked.map_err(|error| (error.exit_code(), error.to_string()))
 }
 
-/// Before any work, and nothing at the path changes.
+/// They are refused before any work, and nothing at the path changes.
 #[test]
 fn every_output_refuses_what_must_not_be_overwritten_and_takes_the_rest() {
     let scratch = tempfile::tempdir().unwrap();
@@ -140,7 +140,7 @@ fn every_output_refuses_what_must_not_be_overwritten_and_takes_the_rest() {
     ]);
     let mut taken = vec!["file", "link", "pipe", "new"];
     if geteuid().is_root() {
-        // Device 0:0 has no driver; 1:3 is what /dev/null is.
+        // Device 0:0 has no driver; 1:3 is /dev/null.
         node("disk", FileType::BlockDevice, 0);
         node("null", FileType::CharacterDevice, makedev(1, 3));
         refused.insert("disk", "is a block device");

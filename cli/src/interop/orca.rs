@@ -37,7 +37,7 @@ const TRAILER: &str = "endpoint-load-metrics-bin";
 /// Default and shortest time between two reports on a stream.
 const INTERVAL: Duration = Duration::from_secs(1);
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
-/// Time between two looks whether it is a call's turn.
+/// Time between two checks whether it is a call's turn.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// The load that the server reports. One call at a time sets it.

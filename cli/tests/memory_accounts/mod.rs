@@ -74,8 +74,8 @@ fn run(pid: u32, seconds: &str) -> Value {
     object(&run.args(["--slowdown", "100000", "--pressure", "100"]).output().unwrap())
 }
 
-/// A Python program that runs this script, has 96 MiB more, and uses none of it until it is asked for its answer. `None`, after
-/// reporting a skip, without Python.
+/// A Python program that runs this script. It has another 96 MiB, and uses none of it until it is asked for its
+/// answer. `None`, after reporting a skip, without Python.
 fn python(script: &str) -> Option<Target> {
     const REST: &str = "memory = (os.urandom(2048) + bytes(2048)) * (96 << 8)
 before = hash(memory)
@@ -96,8 +96,8 @@ fn last(found: &Value, name: &str) -> i64 {
     found["samples"].as_array().unwrap().last().unwrap()[name].as_i64().unwrap()
 }
 
-/// Manages an idle program of 160 MiB with a swap file of this size. Returns what it saved in bytes: by the report, and by the
-/// cgroup; and what a refault takes. `None`, after reporting a skip, where that is not possible.
+/// Manages an idle program of 160 MiB with a swap file of this size. Returns the bytes saved, by the report and by the
+/// cgroup, and the time of a refault. `None`, after reporting a skip, where that is not possible.
 fn saved_on_a_file(swap_bytes: u64) -> Option<(i64, i64, Value)> {
     let _swap = swap_in_a_file(swap_bytes)?;
     let cgroup = Counted::new()?;
@@ -154,7 +154,7 @@ fn estimate_of_compressed_memory_is_zrams_own_figure_with_its_metadata() {
     assert!(target.answer().starts_with("intact"));
 }
 
-/// It touches all of its memory, and ends before the next sample and the next scan.
+/// The program touches all of its memory, and ends before the next sample and the next scan.
 #[test]
 fn program_that_ends_during_a_run_is_accounted_for_up_to_its_end() {
     let Some(_swap) = swap(512 << 20) else { return };
@@ -191,7 +191,7 @@ fn program_that_ends_during_a_run_is_accounted_for_up_to_its_end() {
     );
     assert!(of_run("major_faults").abs_diff(faults) < faults / 20 + 50, "{faults}: {found}");
     assert!(of_run("refaults") > swapped * 9 / 10, "{swapped}: {found}");
-    // Of what it had checked, some may have been paged out again.
+    // Some of the memory that it had checked may have been paged out again.
     let saved = found["net_saved_bytes"].as_i64().unwrap();
     assert!(saved < in_swap + (4 << 20), "{in_swap} at the end: {found}");
     assert_eq!(found["net_saved_bytes"], last(&found, "net_saved_bytes"), "{found}");

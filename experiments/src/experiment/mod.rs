@@ -127,7 +127,7 @@ pub struct OwnAgent {
     program: PathBuf,
     /// Names of its policies for threads.
     policies: Vec<String>,
-    /// Policies that it was asked about, and its answers.
+    /// Policies that the program was asked about, and its answers.
     asked: Mutex<HashMap<String, Result<(), String>>>,
 }
 

@@ -266,7 +266,7 @@ fn may_come(groups: &[Group]) -> bool {
     groups.iter().any(|group| matches!(group, Group::Cgroup(folder) if folder.exists()))
 }
 
-/// Each agent after the first writes a log file of its own; a pipe gets the first one's only.
+/// Each agent after the first writes a log file of its own; a pipe gets only the first agent's log.
 fn start_agent(wanted: &Wanted, enclave: &Enclave, number: u32) -> Result<AgentProcess, Failure> {
     let log = wanted.record.as_ref().and_then(|file| match number {
         0 => Some(file.clone()),
@@ -283,7 +283,7 @@ struct Started {
 }
 
 impl Started {
-    /// Whether it has ended. Leaves it to be waited for, with its figures.
+    /// Whether the process has ended. It can still be waited for, and its figures read.
     fn has_ended(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let pid = WaitId::Pid(Pid::from_child(&self.child));

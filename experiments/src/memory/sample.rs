@@ -83,8 +83,8 @@ impl Sample {
         }
     }
 
-    /// The state when all programs have ended, of which this is the last sample while they lived: of the pages in swap and those
-    /// paged out since then, the ones that threads have waited for were back in memory at the end.
+    /// The state when all programs have ended; `self` is the last sample while they lived. Of the pages that were in
+    /// swap then, and of those paged out since, the ones that threads have waited for were back in memory at the end.
     pub(super) fn at_end(&self, time: Duration, stats: &Stats) -> Sample {
         let part = |of: Option<u64>| of.unwrap_or(0) as i64;
         let (tool, cost) = (part(self.tool_bytes), part(self.compressed_bytes));
@@ -96,7 +96,7 @@ impl Sample {
         let scaled = |bytes: i64| (bytes as f64 * stays) as i64;
         let (cost, cached) = (scaled(cost), scaled(part(self.cached_bytes)));
         let swapped_bytes = self.swapped_bytes - back;
-        // Of pages that came back, some were not seen by a scan, which may be due seconds later.
+        // No scan has seen some of the pages that came back: the next one may be due seconds later.
         let gone = stats.totals.pages_out.saturating_sub(stats.totals.pages_brought_back);
         let came_back = gone.saturating_sub(swapped_bytes / PAGE_BYTES).min(stats.major_faults);
         Sample {

@@ -25,7 +25,7 @@ use crate::launch::{self, Process, START_PATIENCE};
 const SILENCE: Duration = Duration::from_secs(10);
 /// Time that an agent has to leave once the host has turned it out. It may be kept from its CPU.
 const LEAVES_WITHIN: Duration = Duration::from_secs(10);
-/// Time between the end of a killed agent's files and its own.
+/// Longest time between the closing of a killed agent's files and its own end.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
 /// The most bytes that a user's program may write when it lists its policies.
 const LIST_BYTES_MAX: u64 = 1 << 20;

@@ -25,7 +25,7 @@ pub struct Fields {
     state: State,
 }
 
-/// What the next byte is.
+/// The meaning of the next byte.
 #[derive(Clone, Copy, Debug, Default)]
 enum State {
     /// The first byte of a field.

@@ -51,7 +51,7 @@ pub struct Engine {
     hosts: u32,
     /// When the host's load was last sampled.
     measured: Nanos,
-    /// What connection cores were last told of the host: whether one is attached, and whether it is ready.
+    /// Last state of the host that connection cores were told: whether one is attached, and whether it is ready.
     told: (bool, bool),
 }
 
@@ -160,7 +160,7 @@ impl Engine {
         let is_ready = self.shared.host.as_ref().is_some_and(Host::is_ready);
         let methods = self.shared.methods.as_ref().filter(|_| is_ready);
         let found = methods.and_then(|methods| methods.find(path));
-        // A host that knows its load better has the service itself.
+        // A host that knows its load better serves load reports itself.
         if path == orca::PATH && found.is_none() {
             return Ok(Route::Load(None));
         }

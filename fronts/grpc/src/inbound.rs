@@ -1,7 +1,8 @@
-//! What a client sends, on its way to h2: requests' names of the server are replaced, and frames of a wrong size are marked.
+//! A client's bytes on their way to h2: the server's name in requests is replaced, and frames of a wrong size are
+//! marked.
 //!
 //! h2 answers such frames with PROTOCOL_ERROR, except frames that are too long. Their length is therefore replaced by the
-//! largest, and h2 answers with FRAME_SIZE_ERROR, as RFC 9113 (4.2) wants.
+//! largest, and h2 answers with FRAME_SIZE_ERROR, as RFC 9113 (4.2) requires.
 
 use std::io;
 use std::pin::Pin;
@@ -202,7 +203,7 @@ fn prefix(flags: u8) -> usize {
     usize::from(flags & PADDED != 0) + if flags & PRIORITY != 0 { 5 } else { 0 }
 }
 
-/// Whether no frame of this type has this length (RFC 9113, 4.2 and 6).
+/// Whether this length is invalid for frames of this type (RFC 9113, 4.2 and 6).
 fn is_wrong(kind: u8, flags: u8, length: usize) -> bool {
     match kind {
         kind::DATA => length < prefix(flags & PADDED),
@@ -228,7 +229,7 @@ mod tests {
         [&length[1..], &[kind, flags, 0, 0, 0, 1], payload].concat()
     }
 
-    /// What h2 gets if `bytes` come in two pieces, and h2 takes `room` bytes at a time.
+    /// The bytes that h2 gets if `bytes` come in two pieces, and h2 takes `room` bytes at a time.
     fn pass(bytes: &[u8], split: usize, room: usize) -> Vec<u8> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {

@@ -14,10 +14,11 @@ pub const SEND_BUFFER_BYTES: usize = 64 * 1024;
 pub const UNCHECKED_REPLY_BYTES: usize = 16 * 1024;
 /// Time that a connection may use between two polls of the sockets, if it has more to do.
 pub const CONNECTION_QUANTUM: Nanos = Nanos::from_micros(250);
-/// Time that the connections of an address may use between two polls of the sockets: those that wait for their turn, and again
-/// those that do not.
+/// Time that the connections of an address may use between two polls of the sockets: once for those that wait for
+/// their turn, and once for those that do not.
 pub const ADDRESS_QUANTUM: Nanos = Nanos::from_millis(1);
-/// Most bytes that are read from a connection at once, and the most once their work took longer than its quantum.
+/// Most bytes that are read from a connection at once, and the least that this falls to if polls take more than two
+/// quanta.
 pub const READ_BYTES_MAX: usize = 32 * 1024;
 pub const READ_BYTES_MIN: usize = 512;
 /// How long a connection may take until its handshakes are done.

@@ -155,8 +155,8 @@ pub struct Files {
 }
 
 impl Files {
-    /// Indexes serialized `FileDescriptorSet`s; what is in several is shown as in the last. Hosts are not trusted: a malformed
-    /// set shows nothing, and names beyond [`NAMES_BYTES_MAX`] are left out.
+    /// Indexes serialized `FileDescriptorSet`s; the last set wins if several have the same name. Hosts are not
+    /// trusted: a malformed set shows nothing, and names beyond [`NAMES_BYTES_MAX`] are left out.
     pub fn new(sets: &[&[u8]]) -> Files {
         let mut files = Files::default();
         let mut imports = Vec::new();
@@ -421,7 +421,7 @@ mod tests {
         }
     }
 
-    /// Names of the files that a question is answered with.
+    /// Names of the files in an answer.
     fn names(answer: Option<Answer>) -> Vec<String> {
         let Some(Answer::Files(FilesAnswer { files })) = answer else { panic!("{answer:?}") };
         let files = files.into_iter().map(|file| FileDescriptorProto::decode(file).unwrap());

@@ -29,7 +29,7 @@ pub struct Request {
 /// Why a request is refused at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The request is malformed, as HTTP/2 has it.
+    /// The request is malformed in HTTP/2's sense.
     Malformed,
     /// The request is not gRPC.
     Http(StatusCode),

@@ -242,7 +242,7 @@ impl Flow {
         Poll::Pending
     }
 
-    /// Most bytes that the task may read at once: fewer if their work took longer than the quantum.
+    /// Most bytes that the task may read at once: fewer after a poll that took more than two quanta.
     pub fn read_max(&self) -> usize {
         self.read_max.get()
     }

@@ -1,8 +1,8 @@
 //! The two ends of a datagram.
 //!
-//! A socket that is bound to all addresses replies from the address that the route to the client has, which need not be the
-//! address that the client asked: a client with a connected socket, or behind a NAT, then gets no reply. Such a socket
-//! therefore asks the kernel for the address of each request (IP_PKTINFO), and names it with the reply.
+//! A socket that is bound to all addresses replies from the address of the route to the client. That need not be the
+//! address that the client has sent to: a client with a connected socket, or behind a NAT, then gets no reply. Such a
+//! socket therefore asks the kernel for the address of each request (IP_PKTINFO), and names it with the reply.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -16,15 +16,15 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, setsockopt};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Path {
     pub client: SocketAddr,
-    /// This machine's address, which the client asked. `None`: the kernel chooses, as the socket is bound to one address, or
-    /// the request went to a group.
+    /// This machine's address, which the client has sent to. `None`: the kernel chooses, as the socket is bound to one
+    /// address, or the request went to a group.
     pub local: Option<IpAddr>,
 }
 
-/// Makes the kernel tell the address that each datagram was sent to, if the socket is bound to all.
+/// Makes the kernel report the address that each datagram was sent to, if the socket is bound to all addresses.
 ///
 /// # Errors
-/// The kernel cannot.
+/// The kernel refuses.
 pub fn ask_for_local(socket: &UdpSocket) -> io::Result<()> {
     match socket.local_addr()?.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => setsockopt(socket, Ipv4PacketInfo, &true)?,

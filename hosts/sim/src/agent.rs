@@ -272,7 +272,7 @@ impl<P: Policy> Policy for Working<P> {
     }
 }
 
-/// All that record what an agent hears: its policy's ear, its log, and a spy with the agent's number.
+/// The recorders of an agent's inputs: its policy's ear, its log, and a spy with the agent's number.
 struct Recorders {
     ear: Option<Ear>,
     log: Option<LogWriter<Sink>>,

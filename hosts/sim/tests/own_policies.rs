@@ -61,7 +61,7 @@ impl Scheduler for Forgets {
     }
 }
 
-/// Never two threads of class 1 at once. Nothing is prestaged, so a core that is served runs nothing.
+/// Never runs two threads of class 1 at once. Nothing is prestaged, so a core that is served runs nothing.
 #[derive(Default)]
 struct Alone {
     free: VecDeque<Thread>,

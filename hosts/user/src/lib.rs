@@ -28,9 +28,10 @@
 //!   shares. It may hold one that shares only with values on its own stack: they move together;
 //! - no guard of a lock that remembers its pthread, such as [`std::io::StdoutLock`].
 //!
-//! To break this rule is undefined behaviour, a data race at least, although it takes no `unsafe`. Neither the compiler nor this
-//! crate finds it, in debug builds either: Rust does not check a stack for `Send`, as it checks the state of an `async` function,
-//! and addresses on a stack do not tell what is still in use (docs/adr/0098). This compiles, and is wrong:
+//! Breaking this rule is undefined behaviour, at least a data race, although it takes no `unsafe`. Neither the
+//! compiler nor this crate detects it, not even in debug builds: Rust checks the state of an `async` function for
+//! `Send`, but not a stack, and addresses on a stack do not tell whether they are still in use (docs/adr/0098). This
+//! compiles, and is wrong:
 //!
 //! ```no_run
 //! # use std::cell::Cell;
@@ -45,8 +46,8 @@
 //! });
 //! ```
 //!
-//! Even a right thread may find another value in a thread-local after a switch: that of another pthread. A kernel-level thread
-//! keeps its pthread, so this section does not concern it.
+//! Even a thread that keeps the rule may find another value in a thread-local after a switch: another pthread's. A
+//! kernel-level thread keeps its pthread, so this section does not concern it.
 
 mod barrier;
 mod clock;

@@ -1,4 +1,5 @@
-//! What an agent that the watchdog has turned out can say: the policy, the thread, the idle core, and what the policy was asked.
+//! The report of an agent that the watchdog has turned out: policy, thread, idle core, and how often the policy was
+//! asked.
 
 mod common;
 
@@ -10,7 +11,7 @@ use wave_agent::{Exit, Stall};
 use wave_core::clock::Nanos;
 use wave_sched::scheduler::{Run, Scheduled, Scheduler, Thread};
 
-/// Long beside what a busy machine keeps a thread from its CPU for.
+/// Much longer than a busy machine keeps a thread from its CPU.
 const PATIENCE: Nanos = Nanos::from_millis(1_000);
 
 /// Runs threads of class 0 only.

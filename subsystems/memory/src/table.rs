@@ -527,7 +527,7 @@ impl Table {
         out.map(|out| u64::from(out.count_ones())).sum()
     }
 
-    /// Pages of a strip are in the fast tier again although nobody touched them: they are not refaults.
+    /// Pages of a strip are in the fast tier again although no program touched them: they are not refaults.
     pub fn stayed(&mut self, place: Place, pages: &[u64; LANES]) {
         if let Some(&id) = self.places.get(&place) {
             let out = &mut self.slots[id as usize].out;

@@ -40,7 +40,7 @@ pub enum BadPair {
     TooLong,
 }
 
-/// A handler's metadata is its own fault.
+/// Invalid metadata is the fault of the handler that made it.
 impl From<BadPair> for Status {
     fn from(error: BadPair) -> Status {
         Status::new(Code::Internal, error.to_string())

@@ -449,7 +449,8 @@ mod tests {
         assert!(later.starts_with("line 2: run 1 is woken by its own thread"), "{later}");
         let each_other = refusal_of(&[&[(10, by(1, 5))], &[(10, by(0, 5))]]).unwrap();
         assert!(each_other.starts_with("line 2: run 0 waits for itself"), "{each_other}");
-        // The waker's second run, which follows the first, which waits for the woken thread's second.
+        // Thread 2's second run waits for thread 1's second, which follows its first, which waits for thread 2's
+        // second.
         let far: &[&[_]] =
             &[&[(1, None)], &[(5, by(2, 6)), (5, by(0, 1))], &[(5, by(0, 1)), (5, by(1, 7))]];
         assert!(refusal_of(far).unwrap().contains("waits for itself"));

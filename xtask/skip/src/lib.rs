@@ -20,7 +20,8 @@ pub const LIST: &str = "WAVE_LEFT_OUT";
 
 /// Reports that the calling test, or a part of it, is skipped. The test must then return, so that it passes.
 ///
-/// CI permits a test for one reason (`.ci/left-out.txt`), so a reason has no figures that change from run to run.
+/// CI permits a test to be left out for one reason (`.ci/left-out.txt`), so a reason has no figures that change
+/// between runs.
 ///
 /// # Panics
 ///

@@ -1,7 +1,7 @@
 //! Threads of class 1 exclude one another: at most one of them runs at a time, on any core. All others run first in, first out.
 //!
-//! The policy keeps an account of what runs. Each pick is followed by `ran` or by `did_not_run`, whatever happens to the
-//! decision on its way. What runs already when the agent attaches, `runs` reports.
+//! The policy keeps an account of running threads. Each pick is followed by `ran` or by `did_not_run`, whatever
+//! happens to the decision on its way. `runs` reports the threads that run already when the agent attaches.
 
 use std::collections::VecDeque;
 

@@ -82,14 +82,15 @@ static BROKEN: Policies<dyn Policy + Send> =
         Ok(Box::new(Scheduled::of(config, Forgets::default())))
     })]);
 
-/// Threads of class 1 write to one file: never two of them run at once. Nothing is prestaged, so a core that asks runs nothing.
+/// Threads of class 1 write to one file: no two of them run at once. Nothing is prestaged, so a core that asks runs
+/// nothing.
 #[derive(Default)]
 struct Writers {
     writers: VecDeque<Thread>,
     others: VecDeque<Thread>,
     /// The core that was given a writer.
     on: Option<u16>,
-    /// Whether it keeps its promise.
+    /// Whether it breaks its promise.
     lies: bool,
 }
 

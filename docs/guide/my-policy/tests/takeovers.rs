@@ -13,7 +13,7 @@ const TAKEOVERS: u64 = 20;
 const CORES: u16 = 2;
 /// Threads of each class.
 const THREADS: u16 = 8;
-/// Ends of threads of each class that an agent must bring about before the next takes over.
+/// Number of threads of each class that must end under an agent before the next one takes over.
 const ENDS: u64 = 100;
 
 #[derive(Default)]
@@ -31,7 +31,7 @@ fn serve(class: u16, work: Arc<Work>) {
     }
 }
 
-/// An agent of this crate's binary, which ends with this value.
+/// An agent of this crate's binary, killed on drop.
 struct Agent(Child);
 
 impl Agent {

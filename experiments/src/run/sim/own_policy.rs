@@ -1,4 +1,4 @@
-//! A policy of a user's own agent program, in a simulated run: a process of that program decides (ADR 93).
+//! A policy of a user's agent program in a simulated run: a process of that program decides (ADR 93).
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -37,7 +37,7 @@ impl Elsewhere for Program {
         command.arg("--simulated").process_group(0);
         command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null());
         let process = Process::start(&mut command).map_err(cannot)?;
-        // This side's copy of the process's end would hide that the process has ended.
+        // The command has a copy of the process's socket, which would hide that the process has ended.
         drop(command);
         let header = Header { config: *config, policy: text.to_owned(), about: String::new() };
         let who = format!("policy `{text}` of {program}");

@@ -18,7 +18,7 @@ use crate::killed::front_options;
 
 /// Connections of a flood, all of one address.
 const FLOODERS: usize = 8;
-/// Bytes of a flood that ends, on each of them.
+/// Bytes on each connection of a flood that ends.
 const FLOOD_BYTES: usize = 1 << 20;
 /// Number of a flood's last ping.
 const LAST: u64 = u64::MAX - 1;
@@ -67,7 +67,7 @@ impl Kind {
         }
     }
 
-    /// The frames that are repeated, the next ones of a connection whose streams begin at `stream`.
+    /// The next of the repeated frames, on a connection whose next stream is `stream`.
     fn unit(self, stream: &mut u32) -> Vec<u8> {
         match self {
             Kind::Unknown => frame(0x42, 0, 0, &[]),
@@ -111,7 +111,7 @@ impl Flooder {
         self.fill_up_to(usize::MAX);
     }
 
-    /// As [`Flooder::fill`], but no more than so many bytes in all and a block.
+    /// As [`Flooder::fill`], but no more than `bytes` in all and a block.
     fn fill_up_to(&mut self, bytes: usize) {
         while !self.line.is_closed && self.written < bytes {
             if self.left.is_empty() {
@@ -204,7 +204,7 @@ impl Polled {
         line
     }
 
-    /// Connects flooders. Sockets' buffers are full then, and threads keep them so.
+    /// Connects flooders. On return their sockets' buffers are full, and threads keep them full.
     fn flood(&mut self, kind: Kind) -> Flood {
         let connect = |_| Flooder::new(self.connect(&kind.first()), kind, Vec::new());
         let mut flooders: Vec<_> = (0..FLOODERS).map(connect).collect();
@@ -250,7 +250,7 @@ fn ping_is_answered_after_a_bounded_part_of_a_flood_on_other_connections() {
         let mut front = Polled::new(is_tls);
         let mut good = front.connect(&[]);
         let flood = front.flood(kind);
-        // The front finds the flood first.
+        // The front finds the flood before the ping.
         front.poll();
         good.write(&ping(7));
         while good.pongs.is_empty() {

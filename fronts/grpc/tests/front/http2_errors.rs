@@ -1,4 +1,4 @@
-//! Errors of HTTP/2 clients, the codes that RFC 9113 has for them, and requests that are none.
+//! Errors of HTTP/2 clients, with the codes that RFC 9113 has for them, and requests that are valid.
 
 use wave_grpc::Limits;
 

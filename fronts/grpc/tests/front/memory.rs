@@ -20,7 +20,7 @@ const CONNECTIONS: usize = 28;
 const STREAMS: usize = 16;
 /// Small messages of each stream: a window of them is answered and unread, and another window waits at the host.
 const MESSAGES: usize = 2_100;
-/// A flood takes more memory of each process than this. What stays of it is less than half of this.
+/// A flood takes more memory of each process than this, and less than half of this stays.
 const FLOOD_KIB: u64 = 16 << 10;
 
 /// The host process's `main`: echoes. Does nothing when run as a test.

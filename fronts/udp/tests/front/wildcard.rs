@@ -17,7 +17,7 @@ fn wildcards() -> Vec<SocketAddr> {
     all
 }
 
-/// Loopback addresses that reach this wildcard. All but the first of IPv4 are no source that the kernel chooses by itself.
+/// Loopback addresses that reach this wildcard. Of IPv4, the kernel by itself chooses only the first as a source.
 fn asked(wildcard: SocketAddr) -> Vec<IpAddr> {
     let all = ["127.0.0.1", "127.0.0.2", "127.9.9.9", "::1"].map(|text| text.parse().unwrap());
     all.into_iter().filter(|ip: &IpAddr| ip.is_ipv4() || wildcard.is_ipv6()).collect()
@@ -26,7 +26,7 @@ fn asked(wildcard: SocketAddr) -> Vec<IpAddr> {
 /// Replies per burst, more than one buffer of the kernel's takes.
 const BURST: u64 = 100;
 
-/// A connected socket gets replies from the asked address only.
+/// A connected socket gets replies only from the address that it sends to.
 #[test]
 fn replies_come_from_the_address_that_was_asked() {
     for wildcard in wildcards() {

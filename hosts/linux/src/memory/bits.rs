@@ -145,8 +145,8 @@ impl AccessBits {
         Ok(())
     }
 
-    /// Finds the strips in this range of addresses that have a page table or a huge page, so that something is or was mapped in
-    /// them: addresses of GiBs, with a bit for each strip. Holes cost next to nothing.
+    /// Finds the strips in this range of addresses that have a page table or a huge page, so that memory is or was
+    /// mapped in them. Returns addresses of GiBs, each with a bit per strip. Holes cost next to nothing.
     pub(super) fn find_tables(
         &mut self,
         process: &Process,

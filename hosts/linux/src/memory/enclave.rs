@@ -133,7 +133,7 @@ pub struct Stats {
     /// Share of the last minute that the programs lost to refaults.
     pub slowdown: f64,
     /// Mean time of a refault on this machine; `None` if not measured. Pages that came back from the kernel's swap cache count with
-    /// what a minor fault takes.
+    /// the time of a minor fault.
     pub refault: Option<Duration>,
     /// Why nothing is paged out now; `None` if pages may be paged out.
     pub held: Option<Held>,

@@ -10,7 +10,8 @@ use crate::target::TargetError;
 /// Memory of one process, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Resident bytes, private and shared, each as often as it is mapped. The kernel updates the count in lots, so it may be off by some pages per CPU.
+    /// Resident bytes, private and shared, each as often as it is mapped. Each CPU adds several pages at a time to the
+    /// kernel's count, so it may be off by some pages per CPU.
     pub resident_bytes: u64,
     /// The part of them that is shared memory.
     pub shared_bytes: u64,

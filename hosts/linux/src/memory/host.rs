@@ -149,7 +149,7 @@ impl Host {
                 self.wait();
             }
         }
-        // What has ended since the last look is counted up to its end.
+        // Programs that have ended since the last look are counted up to their end.
         let _ = self.kernel.survey(&self.groups, &mut self.state.table);
         self.look_at_figures(super::now());
         if let Some(agent) = self.attached.take() {

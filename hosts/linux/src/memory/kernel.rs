@@ -222,7 +222,7 @@ impl Kernel {
             file: bytes(Kind::File),
             locked: bytes(Kind::Locked),
         };
-        // Only a part of what is mapped may have pages, and that may be tiny: of a reservation, or a sanitizer's shadow.
+        // Perhaps only a part of the mapped memory has pages: a tiny one of a reservation, or of a sanitizer's shadow.
         let found =
             self.bits.find_tables(&target.process, target.map.space, span(&target.map.areas));
         // Else it has ended or executes another program, which the next survey sees.
@@ -251,7 +251,7 @@ impl Kernel {
         room(self.swap.total_bytes, self.swap.free_bytes)
     }
 
-    /// Whether pages that leave now are compressed in memory. A dry run without swap is one for compressed memory.
+    /// Whether pages that leave now are compressed in memory. A dry run without swap assumes compressed memory.
     fn compresses(&self) -> bool {
         self.zswap || self.swap.first().is_none_or(|device| device.kind == SwapKind::Zram)
     }
@@ -261,7 +261,7 @@ impl Kernel {
         self.swap = swap_state().unwrap_or_default();
     }
 
-    /// Goes on with measuring the time of a refault, if that is due. It pages out some memory of this process.
+    /// Continues to measure the time of a refault, if that is due. It pages out some memory of this process.
     pub(super) fn measure(&mut self) {
         let now = super::now();
         let probe = match self.probe.take() {

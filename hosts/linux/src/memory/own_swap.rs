@@ -12,7 +12,7 @@
 //!
 //! Files are in folders that only root can enter, and are opened by name there without following links. Swap is turned off for
 //! the file that was opened and checked, by its descriptor, and never for whatever a path leads to at that moment. A file is
-//! removed from the folder that was opened, while its name is still its own.
+//! removed from the folder that was opened, if the name there is still that file's.
 
 mod sentinel;
 

@@ -15,7 +15,7 @@ use super::process::Process;
 
 const PAGE: u64 = 4096;
 const BATCH: u64 = wire::STRIP_BYTES / 64;
-/// Time until written pages are looked at, at least and at most: at most, in case other programs write all the time.
+/// Least and most time until written pages are looked at. The most applies if other programs write all the time.
 const WRITE_LEAST: Nanos = Nanos::from_millis(200);
 const WRITE_MOST: Nanos = Nanos::from_millis(10_000);
 /// Bytes that the machine may still be writing when written pages are looked at.

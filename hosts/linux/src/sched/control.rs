@@ -269,7 +269,8 @@ impl Control {
         }
     }
 
-    /// Handles the loss of the agent: revokes its window, for this thread if the watchdog found one, and lets the host decide.
+    /// Handles the loss of the agent: revokes its window, because of `starved` if the watchdog found one; the host
+    /// decides now.
     fn detach(&mut self, why: Revoked, starved: Option<Starved>) -> Result<(), LoadError> {
         let Some(agent) = self.attached.take() else { return Ok(()) };
         match starved {

@@ -14,7 +14,7 @@ use crate::enclave::Setup;
 pub struct Bounds {
     /// How long a core may be idle while a thread waits, without a fault.
     pub idle_max: Nanos,
-    /// How much longer it may, because the policy says that it idles on purpose.
+    /// How much longer a core may be idle then, because the policy says that it idles on purpose.
     pub on_purpose: Nanos,
     /// How long a core may be idle while a thread waits under a fault, with one agent: until the watchdog
     /// turns it out, and the fallback decides.

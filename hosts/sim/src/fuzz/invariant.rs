@@ -1,4 +1,4 @@
-//! A user's own rules, beside [`super::RULES`].
+//! Users' rules, beside [`super::RULES`].
 
 use wave_core::clock::Nanos;
 use wave_core::layout::Config;
@@ -20,11 +20,11 @@ pub struct Invariant {
 
 /// Checks the host after each of its steps, and remembers what it needs.
 ///
-/// Called when a thread has begun or ceased to wait or run, at all times when the policy answers for the host: not while an agent
-/// that was killed, stopped, replaced or cut off recovers. Returns what is wrong.
+/// Called whenever a thread has begun or ceased to wait or run, while the policy answers for the host: not while the
+/// host recovers from an agent that was killed, stopped, replaced or cut off. Returns what is wrong.
 pub type Check = Box<dyn FnMut(&Host<'_>) -> Result<(), String>>;
 
-/// The host as it is, which the policy need not know yet.
+/// The host's true state, which the policy may not know yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Host<'a> {
     pub(super) now: Nanos,

@@ -2,7 +2,8 @@
 //!
 //! [`plan::Plan`] is drawn from a seed, `churn` is the application, [`faults`] injects faults,
 //! [`books`] checks events on the host against [`bounds`], `hearing` checks what agents receive,
-//! [`invariant`] has rules of a user's own, [`run()`] puts them together, [`shrink()`] makes a failing plan smaller. The same plan always gives the same history.
+//! [`invariant`] has users' rules, [`run()`] puts them together, [`shrink()`] makes a failing plan smaller. The same
+//! plan always gives the same history.
 
 pub mod books;
 pub mod bounds;

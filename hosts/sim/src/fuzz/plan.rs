@@ -61,7 +61,7 @@ pub struct Plan {
     pub enclaves: Vec<EnclavePlan>,
     /// Length of the workload: the number of messages after which it stops.
     pub messages: u64,
-    /// Rules of a user's own for every enclave's policy.
+    /// Users' rules for every enclave's policy.
     pub invariants: Vec<Invariant>,
 }
 
@@ -80,7 +80,7 @@ pub struct Overrides {
     pub subsystem: Option<&'static Subsystem>,
     /// Every agent's policy, instead of a drawn one.
     pub policy: Option<PolicyText>,
-    /// Rules of a user's own, of which those of this policy are checked.
+    /// Users' rules, of which those of this policy are checked.
     pub invariants: &'static [Invariant],
 }
 
@@ -178,7 +178,7 @@ impl Plan {
 }
 
 impl EnclavePlan {
-    /// Replaces the policy. The host becomes more patient than the policy says that it idles on purpose.
+    /// Replaces the policy. The host becomes patient enough for the time that the policy says it idles on purpose.
     fn decide_by(&mut self, policy: &PolicyText) {
         let AgentSetup { policy: decides, .. } = &mut self.setup.agent;
         *decides = policy.clone();

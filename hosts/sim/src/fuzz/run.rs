@@ -82,7 +82,7 @@ impl Watch {
         }
     }
 
-    /// Checks a user's own rules while the policy answers for the host.
+    /// Checks users' rules while the policy answers for the host.
     fn check_own(&self, now: Nanos, own: &mut [(&'static str, Check)]) {
         let books = self.books.borrow();
         if now <= books.calm_from() {

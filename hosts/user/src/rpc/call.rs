@@ -116,8 +116,8 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Lets the worker serve its other calls before this one goes on, as a streaming handler does that waits for something
-    /// other than its client. In a unary handler it does nothing.
+    /// Lets the worker serve its other calls before this one continues. It is for streaming handlers that wait for
+    /// something other than their client. In a unary handler it does nothing.
     pub fn yield_now(&mut self) {
         self.yield_to_others();
     }
@@ -262,8 +262,8 @@ impl<'a> Call<'a> {
     /// Sends metadata before the first reply.
     ///
     /// # Errors
-    /// The call has ended, or the metadata is invalid, too long, or after a reply: then nothing is sent, and the status names the
-    /// problem.
+    /// The call has ended, or the metadata is invalid, too long, or comes after a reply. Nothing is sent then, and the
+    /// status names the problem.
     pub fn headers(&mut self, pairs: &[(&str, &[u8])]) -> Result<(), Status> {
         let mut encoded = Vec::new();
         for (key, value) in pairs {

@@ -223,9 +223,9 @@ impl Shared {
         self.wake_all();
     }
 
-    /// Returns free memory of the heap after a flood. Returns whether `has_worked` was taken note of.
+    /// Gives free memory of the heap back after a flood. Returns whether `has_worked` was noted.
     pub(super) fn look_at_heap(&self, now: Nanos, has_worked: bool) -> bool {
-        // Nobody waits for a thread that looks at the moment.
+        // No thread waits for another one that is looking.
         let spare = self.spare.try_lock();
         spare.map(|mut spare| spare.look(now, has_worked)).is_ok()
     }

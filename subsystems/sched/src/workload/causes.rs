@@ -50,7 +50,7 @@ impl Causes<'_> {
         Causes { threads, firsts, ends_ns }
     }
 
-    /// The thread and the index in it of a run.
+    /// The thread of a run, and the run's index there.
     fn place(&self, run: usize) -> (usize, usize) {
         let thread = self.firsts.partition_point(|first| *first <= run) - 1;
         (thread, run - self.firsts[thread])

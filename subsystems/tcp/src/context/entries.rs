@@ -372,7 +372,7 @@ mod tests {
             for round in 0..1_000 {
                 let mut words = [0; 6].map(|_: u64| random.next_u64());
                 let mut flags = random.next_u32() as u8;
-                // Of all numbers and flags, hardly any is a reason or an interest.
+                // Random numbers and flags hardly ever are a reason or an interest.
                 if round % 2 == 0 {
                     let reason = Reason::ALL[random.next_u32() as usize % Reason::ALL.len()];
                     words[0] = pair(words[0] as u32, reason as u32);

@@ -73,7 +73,8 @@ impl Sentinel {
         command.spawn().map(Sentinel)
     }
 
-    /// Tells the sentinel that the device's size is from this process: a device without a label is its to free.
+    /// Tells the sentinel that this process has set the device's size: the sentinel may then free a device without a
+    /// label.
     pub(super) fn tell_sized(&mut self) -> io::Result<()> {
         self.0.stdin.as_mut().map_or(Ok(()), |pipe| pipe.write_all(SIZED))
     }
@@ -101,7 +102,7 @@ pub(super) fn by_descriptor(file: &impl AsRawFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// The same for system calls.
+/// The path of [`by_descriptor`], for system calls.
 pub(super) fn open_again(file: &impl AsRawFd) -> CString {
     c_path(&by_descriptor(file))
 }
@@ -138,7 +139,7 @@ impl Watch {
             // SAFETY: this process has one thread. Without a stack, the child continues on a copy of this one.
             match unsafe { libc::syscall(libc::SYS_clone, flags, 0_u64, 0_u64, 0_u64, 0_u64) } {
                 0 => while rustix::fs::flock(lock, FlockOperation::LockExclusive).is_err() {},
-                // Without a copy, the next owner takes it down.
+                // Without a copy, the next owner takes the swap down.
                 _ => exit(LEFT_TO_OTHERS),
             }
         }
@@ -202,8 +203,8 @@ impl Watch {
         }
     }
 
-    /// Removes the file's name, if it still is this file's. Linux removes no file by descriptor: between check and removal, only root
-    /// could give the name to another file, as the folder is root's alone.
+    /// Removes the file's name, if it is still this file's. Linux removes no file by descriptor: between check and
+    /// removal, only root could give the name to another file, as the folder is root's alone.
     fn remove(&self, folder: &OwnedFd, name: &CString) {
         let ours = rustix::fs::fstat(&self.guarded.target);
         let named = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW);
