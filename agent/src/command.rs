@@ -48,8 +48,8 @@ pub struct AgentArgs {
     /// Run the agent on this CPU only.
     #[arg(long, value_name = "N")]
     pub cpu: Option<usize>,
-    /// Yield the CPU between polls, for an agent without a CPU of its own [default: if --cpu is not given, and this process may
-    /// use no more CPUs than the host has cores, or a front's worker and client need].
+    /// Yield the CPU between polls, for an agent that shares its CPU [default: on, unless --cpu is given or this process may
+    /// use more CPUs than its host has cores (a front: more than two)].
     #[arg(long)]
     pub share_cpu: bool,
     /// Write a log of the agent's inputs and decisions to this file or pipe. An existing file is replaced. Read the log with the commands `replay` and `trace` of `wave` or, for policies of your own, of your laboratory
@@ -283,8 +283,8 @@ impl Deciding {
         let policy = registry.make(&args.policy, &config).map_err(|error| (2, error))?;
         if policy.idles_for() >= config.patience {
             say!(
-                "wave agent: `{}` lets threads wait beside an idle core for up to {} ms, but {} turns an agent out after {} ms: \
-                 give the host more patience",
+                "wave agent: policy `{}` may let threads wait beside an idle core for {} ms, but {} turns agents out after {} ms: raise \
+                 the host's patience above that time (Config::patience)",
                 args.policy,
                 policy.idles_for().0 / 1_000_000,
                 place.display(),
@@ -352,7 +352,7 @@ impl Deciding {
             Ok(Exit::Revoked(Revoked::TurnedOut)) => fail(
                 TURNED_OUT,
                 format_args!(
-                    "{place} has turned this agent out, as it was told to or because nothing was decided in time. The host \
+                    "{place} has turned this agent out, either on request or because the agent decided nothing in time. The host \
                      decides by itself until another agent attaches"
                 ),
             ),

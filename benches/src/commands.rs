@@ -501,7 +501,9 @@ fn say_interrupted() -> Result<(), Failure> {
     let began = Instant::now();
     interrupt::say(move || {
         let seconds = began.elapsed().as_secs_f64();
-        format!("wave bench: interrupted after {seconds:.1} s; a part of a bench is no result")
+        format!(
+            "wave bench: interrupted after {seconds:.1} s; no results, because the bench did not finish"
+        )
     })
 }
 

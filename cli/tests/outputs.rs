@@ -185,7 +185,7 @@ fn a_full_disk_ends_every_writer_with_an_error_that_names_the_file() {
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     if errors.contains("the log ends early") {
         assert_eq!(output.status.code(), Some(3), "{errors}");
-        assert!(errors.contains(&format!("not written whole: {full}")), "{errors}");
+        assert!(errors.contains(&format!("these logs are incomplete: {full}")), "{errors}");
     } else {
         skip(format!("no memory run here: {errors}"));
     }

@@ -33,8 +33,8 @@ pub struct RunArgs {
 /// Arguments of `sweep`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Runs the scenario with every combination of the values in its table [sweep], see `run --help`. All further arguments
-are those of the program `wave` for its command of the same name.
+    after_help = "Runs the scenario with every combination of the values in its table [sweep], see `run --help`. Further arguments
+are passed to the command of the same name of the program `wave`.
 
 Examples:
   wave sweep my-scenario.toml --out out/mine
@@ -88,7 +88,7 @@ fn become_wave(command: &[&str], args: &WaveArgs) -> Failure {
     let error = executed.exec();
     let how = match error.kind() {
         ErrorKind::NotFound => {
-            "; build it in Wave's checkout with `cargo build --release --package wave`, and say WAVE=CHECKOUT/target/release/wave"
+            "; build it in Wave's checkout with `cargo build --release --package wave`, and set WAVE=CHECKOUT/target/release/wave"
         }
         _ => "",
     };

@@ -298,7 +298,7 @@ fn end_of_links(given: &Path, chosen: Chosen) -> Result<PathBuf, OutputError> {
             Err(error) => return Err(system(error)),
         };
         if chosen == Chosen::Elsewhere && ![0, geteuid().as_raw()].contains(&link.uid()) {
-            let why = "leads over a link of another user; give the file's own path";
+            let why = "goes through another user's link; give the path of the file itself";
             return Err(refused(given, why));
         }
         if is_descriptor(&path) {

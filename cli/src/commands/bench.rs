@@ -58,7 +58,5 @@ fn help(how: &str) -> String {
     for (name, about) in BENCHES {
         text += &format!("  {name:9}  {about}\n");
     }
-    text + &format!(
-        "\nBenches are a program of their own, wave-bench. Build it, and ask again:\n  {how}"
-    )
+    text + &format!("\nBenches are in a separate program, wave-bench. To build it:\n  {how}")
 }

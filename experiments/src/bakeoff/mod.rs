@@ -270,8 +270,8 @@ impl Ground<'_> {
             fact(
                 "net saved",
                 "the process's bytes in swap, less those that are still in memory (the cgroup's swapcached), less the memory \
-                 that compressed swap takes for them, averaged over the measured time; less what the tool takes itself at \
-                 its end",
+                 that compressed swap takes for them, averaged over the measured time, less the tool's own memory at \
+                 the end of that time",
             ),
             fact(
                 "what a tool takes",

@@ -25,7 +25,7 @@ pub fn check() -> Result<(), Failure> {
     let names: Vec<_> = cut_off.iter().map(|log| log.display().to_string()).collect();
     match names.is_empty() {
         true => Ok(()),
-        false => Err(Failure::Cannot(format!("not written whole: {}", names.join(", ")))),
+        false => Err(Failure::Cannot(format!("these logs are incomplete: {}", names.join(", ")))),
     }
 }
 

@@ -77,7 +77,7 @@ impl Work {
                 };
                 let came = enclave.adopt(group, agents).map_err(not_meant)?;
                 say!(
-                    "wave run: scheduling {} of {}; press Ctrl-C to give them back",
+                    "wave run: scheduling {} of {}; press Ctrl-C to detach",
                     counted(came, "thread"),
                     self.in_words()
                 );

@@ -36,10 +36,7 @@ pub const RULES: [(&str, &str); 20] = [
         "after an agent is turned out, a core commits at most the decision that it was reading",
     ),
     ("idle", "no core is idle while a thread waits, beyond a bound"),
-    (
-        "progress",
-        "a thread waits beside an idle core for no longer than its policy says that it may on purpose, beyond a bound",
-    ),
+    ("progress", "no thread waits beside an idle core for longer than `idles_for` and a bound"),
     (
         "recovery",
         "under any fault, a thread that waits beside an idle core is served within a bound",
