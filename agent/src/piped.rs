@@ -120,6 +120,13 @@ fn failure(why: &str) -> Vec<u8> {
     answer
 }
 
+/// Errors of a connection to a process that has ended.
+const HAS_ENDED: [ErrorKind; 2] = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
+
+fn ended(who: &str) -> String {
+    format!("the process of {who} ended without answering")
+}
+
 /// Inputs of the agent that were not yet sent to the policy's process.
 struct Untold {
     log: LogWriter<LogSink>,
@@ -195,7 +202,8 @@ impl<S: Read + Write + Send> Piped<S> {
         let received = asked.and_then(|()| receive(&mut self.process, &mut self.answer));
         match received {
             Ok(true) => {}
-            Ok(false) => return Err(format!("{who} has ended before its answer")),
+            Ok(false) => return Err(ended(who)),
+            Err(error) if HAS_ENDED.contains(&error.kind()) => return Err(ended(who)),
             Err(error) => return Err(format!("{who} does not answer: {error}")),
         }
         match &self.answer[..] {

@@ -7,7 +7,9 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn wave(line: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_wave"));
+    // A shell starts commands in the background with an ignored SIGINT, and so perhaps this test.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_wave")]);
     command.args(line.split(' ')).stdin(Stdio::null());
     command
 }

@@ -85,12 +85,6 @@ fn unusable_agent_or_policy_is_refused_before_the_run() {
         ),
         ("#!/bin/sh\necho 'mine (any): about'\n", "theirs", &[], "\"theirs\", expected"),
         (
-            "#!/bin/sh\necho 'mine (any): about'\n",
-            "mine",
-            &["--host", "sim"],
-            "has ended before its answer",
-        ),
-        (
             "#!/bin/sh\necho 'mine (any): about'\n[ \"$2\" != --policy ] || { echo 'wave agent: bad slice' >&2; exit 2; }\n",
             "mine:slice_us=0",
             &[],
