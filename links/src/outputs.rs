@@ -360,12 +360,25 @@ fn open_node(path: &Path) -> io::Result<File> {
     }
 }
 
+/// The system's error alone: `tempfile` adds the path of a file that no user has named, and keeps only the error's kind apart.
+fn without_path(error: io::Error) -> io::Error {
+    let code = match error.kind() {
+        ErrorKind::NotFound => Errno::NOENT,
+        ErrorKind::PermissionDenied => Errno::ACCESS,
+        ErrorKind::StorageFull => Errno::NOSPC,
+        ErrorKind::ReadOnlyFilesystem => Errno::ROFS,
+        _ => return error,
+    };
+    code.into()
+}
+
 /// A new file beside `path`, under an unpredictable name, which no other process can have taken, for example with a link.
 fn begin(path: &Path, keeps: Option<&Keeps>) -> io::Result<(File, TempPath)> {
     let (file, new) = tempfile::Builder::new()
         .prefix(".new-")
         .permissions(Permissions::from_mode(DEFAULT_MODE)) // less the umask, as for any file
-        .tempfile_in(folder(path))?
+        .tempfile_in(folder(path))
+        .map_err(without_path)?
         .into_parts();
     if let Some(Keeps { mode, owner }) = keeps {
         if let Some((user, group)) = owner {
