@@ -196,7 +196,10 @@ fn start(command: &str, folder: &Path, path: &str) -> Running {
     // an ignored SIGINT.
     let line = command.strip_prefix("sudo ").unwrap_or(command);
     let mut shell = Command::new("sh");
-    shell.args(["-c", &format!("exec env --default-signal=INT {line}")]).current_dir(folder).env("PATH", path);
+    shell
+        .args(["-c", &format!("exec env --default-signal=INT {line}")])
+        .current_dir(folder)
+        .env("PATH", path);
     shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = shell.spawn().unwrap();
     let (say, said) = channel();

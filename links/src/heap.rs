@@ -84,8 +84,14 @@ impl Spare {
         let mut text = [0; 128];
         let bytes = self.statm.as_ref()?.read_at(&mut text, 0).ok()?;
         let pages = std::str::from_utf8(&text[..bytes]).ok()?.split(' ').nth(1)?;
-        Some(pages.parse::<usize>().ok()? * rustix::param::page_size())
+        Some(pages.parse::<usize>().ok()? * page_bytes())
     }
+}
+
+/// Bytes in a page of this kernel. Not from rustix, which reads the program's auxiliary vector itself and crashes under valgrind.
+pub(crate) fn page_bytes() -> usize {
+    // SAFETY: sysconf takes no pointers.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
 }
 
 /// Decides when memory is returned. Resident memory beyond the heap's memory in use is free memory, code, stacks and

@@ -40,8 +40,3 @@ pub(super) fn pin_here(warnings: &mut Vec<String>) -> (Pinned, Option<(usize, us
     };
     (pinned, (first != last).then_some((first, last)))
 }
-
-pub(super) fn page_bytes() -> u64 {
-    // SAFETY: no memory is involved.
-    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as u64 }
-}
