@@ -52,8 +52,9 @@ pub struct AgentArgs {
     /// use more CPUs than its host has cores (a front: more than two)].
     #[arg(long)]
     pub share_cpu: bool,
-    /// Write a log of the agent's inputs and decisions to this file or pipe. An existing file is replaced. Read the log with the commands `replay` and `trace` of `wave` or, for policies of your own, of your laboratory
-    /// (wave_lab::main_with). Logging takes some of the agent's time.
+    /// Write a log of the agent's inputs and decisions to this file or pipe. An existing file is replaced. Read the log with the
+    /// commands `replay` and `trace` of `wave` or, for policies of your own, of your laboratory (wave_lab::main_with). Logging takes
+    /// some of the agent's time.
     #[arg(long, value_name = "FILE", requires = "scheduler")]
     pub record: Option<OutputFile>,
     /// Description of the run, for the log's header.

@@ -31,7 +31,7 @@ const DEFAULT_MODE: u32 = 0o666;
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum OutputError {
     /// The path leads to something that must not be overwritten: the user's fault.
-    #[error("{}: {why}", path.display())]
+    #[error("{} {why}", path.display())]
     Refused { path: PathBuf, why: String },
     /// A system call failed on this path.
     #[error("{}: cannot be written: {source}", path.display())]

@@ -143,9 +143,7 @@ fn pipe_that_no_process_reads_is_refused() {
     let error = write(&pipe).unwrap_err();
     assert_eq!(error.exit_code(), 2);
     assert!(
-        error
-            .to_string()
-            .ends_with("pipe: is a pipe that no process reads; start its reader first")
+        error.to_string().ends_with("pipe is a pipe that no process reads; start its reader first")
     );
     assert!(fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo());
 }

@@ -20,14 +20,13 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{AbortHandle, LocalSet};
 use tokio_rustls::TlsAcceptor;
-use wave_agent::{Attached, Attacher, HostLine, OwnBell, Seat, attach_rpc};
+use wave_agent::{Attached, Attacher, HostLine, OwnBell, ReadyLine, Seat, attach_rpc};
 use wave_core::clock::Nanos;
 use wave_core::layout::{CORES_MAX, Config};
 use wave_core::settings::PolicyError;
 use wave_links::heap::Spare;
 use wave_links::say;
 use wave_links::socket::SocketError;
-use wave_links::words::counted;
 use wave_rpc::dispatch::{Counts, Dispatch, HostGone};
 use wave_rpc::steer;
 
@@ -43,8 +42,6 @@ use crate::shared::{FrontCounts, Shared, Totals};
 use crate::slots::Ready;
 use crate::tls::{self, TlsError};
 
-/// How long an attached host may take to be ready before that is reported.
-const SILENCE: Nanos = Nanos::from_millis(2_000);
 /// Interval between checks whether the host has gone.
 const LIFE_CHECK: Nanos = Nanos::from_millis(50);
 
@@ -119,10 +116,8 @@ struct Line {
     /// The bell's descriptor, if the runtime can wait for it.
     rung: Option<AsyncFd<OwnedFd>>,
     looked: Nanos,
-    /// The line to print once calls are accepted, and when the host attached.
-    ready: Option<(String, Nanos)>,
-    /// Whether a host that is not ready yet was reported.
-    is_reported: bool,
+    /// The line to print once calls are accepted.
+    ready: Option<ReadyLine>,
 }
 
 /// The gRPC front on this agent's core, or one of its connection cores.
@@ -359,28 +354,19 @@ impl RpcFront {
         let mut engine = self.engine.borrow_mut();
         let looked = engine.shared.now();
         engine.attach(Own::new(dispatch, config.subjects));
-        let ready = format!(
-            "`{}` steers to {} of {}, up to {}, link {link}",
-            self.options.steer,
-            counted(config.cores, "worker"),
-            self.options.host.display(),
-            counted(config.subjects, "call"),
-        );
-        let ready = (!self.options.quiet).then_some((ready, looked));
-        let (line, bell) = (connection, own_bell);
-        self.line = Some(Line { line, bell, rung, looked, ready, is_reported: false });
+        let host = self.options.host.clone();
+        let ready = ReadyLine::new(looked, &self.options.steer, host, &config, "call", &link);
+        let ready = (!self.options.quiet).then_some(ready);
+        self.line = Some(Line { line: connection, bell: own_bell, rung, looked, ready });
     }
 
-    /// Announces the host once calls are accepted. Reports a host that takes long.
+    /// Announces the host once calls are accepted.
     fn announce(&mut self, now: Nanos) {
-        let Some(Line { ready, is_reported, .. }) = &mut self.line else { return };
-        let Some((line, attached)) = ready else { return };
-        if self.engine.borrow().takes_calls() {
-            say!("wave agent: {line}");
+        if let Some(Line { ready, .. }) = &mut self.line
+            && let Some(line) = ready
+            && line.look(now, self.engine.borrow().takes_calls())
+        {
             *ready = None;
-        } else if now.since(*attached) >= SILENCE && !std::mem::replace(is_reported, true) {
-            let host = self.options.host.display();
-            say!("wave agent: attached to {host}; waiting until its workers are ready");
         }
     }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use wave_agent::{Attached, Attacher, OwnBell, Seat, ThreadFront, attach_rpc};
+use wave_agent::{Attached, Attacher, OwnBell, ReadyLine, Seat, ThreadFront, attach_rpc};
 use wave_core::agent::{Front, Step};
 use wave_core::clock::Nanos;
 use wave_core::layout::{CORES_MAX, Config};
@@ -20,7 +20,6 @@ use wave_core::policy::{Note, Progress};
 use wave_core::settings::PolicyError;
 use wave_links::heap::Spare;
 use wave_links::socket::SocketError;
-use wave_links::words::counted;
 use wave_links::{EventFd, say};
 use wave_rpc::dispatch::{Event, HostGone};
 use wave_rpc::steer;
@@ -33,8 +32,6 @@ use crate::host::Host;
 use crate::memcached::{Memcached, Prefix};
 use crate::socket::{Socket, Took};
 
-/// How long an attached host may take to be ready before that is reported.
-const SILENCE: Nanos = Nanos::from_millis(2_000);
 /// Interval between checks that the host is alive.
 const LIFE_CHECK: Nanos = Nanos::from_millis(50);
 /// Interval between reads of the socket after an empty or incomplete batch.
@@ -108,10 +105,8 @@ pub struct UdpFront {
     clients: Clients,
     address: SocketAddr,
     host: Option<Host>,
-    /// The line to print once requests are accepted, and when the host attached.
-    ready_line: Option<(String, Nanos)>,
-    /// Whether a host that is not ready yet was reported.
-    is_reported: bool,
+    /// The line to print once requests are accepted.
+    ready_line: Option<ReadyLine>,
     attacher: Attacher<Attached>,
     /// Rung when a host is found or the front should end.
     ready: Arc<EventFd>,
@@ -170,7 +165,6 @@ impl UdpFront {
             address,
             host: None,
             ready_line: None,
-            is_reported: false,
             attacher,
             ready,
             ends,
@@ -245,29 +239,20 @@ impl UdpFront {
                 return self.ends.store(true, Ordering::Relaxed);
             }
         };
-        let ready = format!(
-            "`{}` steers to {} of {}, up to {}, link {}",
-            self.options.steer,
-            counted(config.cores, "worker"),
-            self.options.host.display(),
-            counted(config.subjects, "request"),
-            attached.link,
-        );
+        if !self.options.quiet {
+            let (steer, host) = (&self.options.steer, self.options.host.clone());
+            let line = ReadyLine::new(now, steer, host, &config, "request", &attached.link);
+            self.ready_line = Some(line);
+        }
         self.host = Some(Host::new(now, attached, steering));
-        self.ready_line = (!self.options.quiet).then_some((ready, now));
-        self.is_reported = false;
     }
 
-    /// Announces the host once requests are accepted. Reports a host that takes long.
+    /// Announces the host once requests are accepted.
     fn announce(&mut self, now: Nanos) {
-        let (Some((line, attached)), Some(host)) = (&self.ready_line, &self.host) else { return };
-        if host.dispatch.is_ready() {
-            say!("wave agent: {line}");
-            self.ready_line = None;
-        } else if now.since(*attached) >= SILENCE && !std::mem::replace(&mut self.is_reported, true)
+        if let (Some(line), Some(host)) = (&mut self.ready_line, &self.host)
+            && line.look(now, host.dispatch.is_ready())
         {
-            let host = self.options.host.display();
-            say!("wave agent: attached to {host}; waiting until its workers are ready");
+            self.ready_line = None;
         }
     }
 

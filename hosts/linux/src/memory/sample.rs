@@ -172,14 +172,19 @@ mod tests {
         assert!(text < PAGE / 8, "{text}");
     }
 
+    /// Zeroed memory with a whole strip in it, and the strip's offset there.
+    fn with_strip() -> (Vec<u8>, usize) {
+        let strip_bytes = wave_memory::wire::STRIP_BYTES as usize;
+        let memory = vec![0_u8; 2 * strip_bytes];
+        let start = memory.as_ptr() as usize;
+        (memory, start.next_multiple_of(strip_bytes) - start)
+    }
+
     #[test]
     fn only_untouched_pages_are_sampled_and_noise_is_incompressible() {
         let process = Process::ourselves().unwrap();
-        let strip_bytes = wave_memory::wire::STRIP_BYTES as usize;
-        let mut memory = vec![0_u8; 2 * strip_bytes];
-        let start = memory.as_ptr() as usize;
-        let offset = start.next_multiple_of(strip_bytes) - start;
-        let strip = (start + offset) as u64;
+        let (mut memory, offset) = with_strip();
+        let strip = memory[offset..].as_ptr() as u64;
         let batch = BATCH as usize;
         let noise: Vec<u8> = (0..64).flat_map(|at| page(|word| noise(word + at * 512))).collect();
         // More samples than are read at once.
@@ -199,11 +204,8 @@ mod tests {
     #[test]
     fn huge_page_that_is_in_use_gets_no_verdict() {
         let process = Process::ourselves().unwrap();
-        let strip_bytes = wave_memory::wire::STRIP_BYTES as usize;
-        let mut memory = vec![0_u8; 2 * strip_bytes];
-        let start = memory.as_ptr() as usize;
-        let offset = start.next_multiple_of(strip_bytes) - start;
-        let strip = (start + offset) as u64;
+        let (mut memory, offset) = with_strip();
+        let strip = memory[offset..].as_ptr() as u64;
         let noise: Vec<u8> = (0..64).flat_map(|at| page(|word| noise(word + at * 512))).collect();
         for at in 16..24 {
             memory[offset + at * BATCH as usize..][..BATCH as usize].copy_from_slice(&noise);

@@ -12,9 +12,8 @@ use wave_memory::wire::{self, Place};
 
 use super::Group;
 use super::process::Process;
+use super::ranges::{BATCH, PAGE};
 
-const PAGE: u64 = 4096;
-const BATCH: u64 = wire::STRIP_BYTES / 64;
 /// Least and most time until written pages are looked at. The most applies if other programs write all the time.
 const WRITE_LEAST: Nanos = Nanos::from_millis(200);
 const WRITE_MOST: Nanos = Nanos::from_millis(10_000);
