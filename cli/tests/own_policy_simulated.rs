@@ -225,7 +225,7 @@ fn laboratory_that_finds_no_wave_says_how_to_name_it() {
     let mut lab = Command::new(place.path().join("lab"));
     let output = lab.args(["run", "own.toml"]).env("WAVE", "/nowhere/wave").output().unwrap();
     let why = String::from_utf8_lossy(&output.stderr);
-    assert!(why.contains("/nowhere/wave cannot be started") && why.contains("say WAVE="), "{why}");
+    assert!(why.contains("/nowhere/wave cannot be started") && why.contains("set WAVE="), "{why}");
 }
 
 #[test]
