@@ -12,7 +12,6 @@ use clap::Args;
 use crate::Failure;
 use crate::terminal::{note, program};
 
-/// Arguments of `run`.
 #[derive(Args, Debug)]
 #[command(
     after_help = "`variant.policy` in the scenario names a policy of this program or one that Wave ships. The program `wave` simulates
@@ -30,7 +29,6 @@ pub struct RunArgs {
     wave: WaveArgs,
 }
 
-/// Arguments of `sweep`.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Runs the scenario with every combination of the values in its table [sweep], see `run --help`. Further arguments

@@ -310,7 +310,6 @@ fn end_of_links(given: &Path, chosen: Chosen) -> Result<PathBuf, OutputError> {
     Err(refused(given, "has too many links"))
 }
 
-/// The folder of a path.
 fn folder(path: &Path) -> &Path {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     folder.unwrap_or(Path::new("."))

@@ -191,7 +191,7 @@ fn a_planted_link_leads_no_log_to_another_file() {
     if geteuid().is_root() {
         lchown(scratch.path("link"), Some(65534), None).unwrap();
         let error = log("link").unwrap_err();
-        assert!(error.to_string().contains("link of another user"), "{error}");
+        assert!(error.to_string().contains("another user's link"), "{error}");
         assert_eq!(error.exit_code(), 2);
         // Another user's file may be open to everybody.
         let theirs = scratch.file("theirs", 0o666);

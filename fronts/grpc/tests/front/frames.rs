@@ -52,12 +52,10 @@ pub fn headers(stream: u32, path: &str) -> Vec<u8> {
     frame(1, END_HEADERS, stream, &block)
 }
 
-/// A byte stream.
 trait Io: Read + Write + Send {}
 
 impl<T: Read + Write + Send> Io for T {}
 
-/// A connection.
 pub struct Line {
     io: Box<dyn Io>,
     input: Vec<u8>,
