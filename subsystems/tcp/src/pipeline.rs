@@ -26,10 +26,10 @@ use crate::packet::{Ecn, Flags};
 use crate::seq::seq_of;
 use crate::stages::acknowledge::{Acknowledged, rewind};
 use crate::stages::marks::{Marks, burst_bytes, take_marks};
-use crate::stages::receive::{ACKNOWLEDGE_AFTER, When, receive, wants_disorder};
+use crate::stages::receive::{ACKNOWLEDGE_AFTER, When, receive, since_data, wants_disorder};
 use crate::stages::recover::Recovery;
 use crate::stages::say::{Said, news, say};
-use crate::stages::transmit::{Sent, is_blocked, probe, transmit};
+use crate::stages::transmit::{Sent, is_blocked, probe, transmit, waits_for_peer};
 use crate::stages::{host, pre};
 use crate::summary::Summary;
 use crate::trace::{Point, Trace};
@@ -373,12 +373,15 @@ fn decide<F, R: Recovery>(
                 outcome.may_send = true;
             } else {
                 outcome.has_changed = is_blocked(flow);
+                outcome.must_speak = hurries(flow);
             }
         }
         Work::Speak(asked) => speak(flow, now, asked, decided),
         Work::Timer => match flow.acknowledge_at.get() {
             Some(due) if due <= now => {
                 flow.acknowledge_now = true;
+                // The host does not answer, so the next acknowledgements need not wait for it.
+                flow.is_interactive = false;
                 outcome.tally.delayed_acknowledgements = 1;
                 outcome.must_speak = true;
             }
@@ -483,11 +486,19 @@ fn has_decided(flow: &mut Protocol, now: Nanos, acknowledge: Option<When>, outco
             let at = now + ACKNOWLEDGE_AFTER;
             flow.acknowledge_at = at.into();
             outcome.look_at = Some(at);
+            hurries(flow);
         }
         _ => {}
     }
     outcome.must_speak = true;
     outcome.has_changed = true;
+}
+
+/// Lets a delayed acknowledgement wait no longer if the data that it waits for has to wait for the peer.
+fn hurries(flow: &mut Protocol) -> bool {
+    let has_to = !flow.acknowledge_at.is_never() && waits_for_peer(flow);
+    flow.acknowledge_now |= has_to;
+    has_to
 }
 
 fn take_request(flow: &mut Protocol, context: ContextId, moved: &Moved, outcome: &mut Outcome) {
@@ -529,9 +540,9 @@ fn send(flow: &mut Protocol, now: Nanos, sent: Sent, outcome: &mut Outcome) -> (
     outcome.tally.retransmitted += u8::from(sent.is_again);
     outcome.has_changed = true;
     let segment_bytes = if is_super { flow.mss } else { 0 };
-    if sent.bytes > 0 && flow.received > 0 {
-        flow.quick = 0;
-    }
+    // An answer, as in Linux: from now on acknowledgements wait for data.
+    let is_recent = flow.received > 0 && since_data(flow, now) < ACKNOWLEDGE_AFTER;
+    flow.is_interactive |= sent.is_new_data() && is_recent;
     (said, Data { position: sent.position, segment_bytes, is_awaited: true })
 }
 

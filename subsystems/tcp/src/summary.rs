@@ -14,6 +14,8 @@ pub struct Summary {
     pub window: u16,
     /// Number of payload bytes.
     pub bytes: u32,
+    /// The payload ends what the sender had to send (PSH).
+    pub push: bool,
     /// The sender's stream ends after the payload.
     pub fin: bool,
     /// The sender's timestamp, and the echo of ours.

@@ -24,11 +24,12 @@ use crate::datapath::{
 use crate::packet::TTL_DEFAULT;
 use crate::planted::{Planted, is_planted};
 use crate::seq::{Seq, seq_of};
+use crate::stages::acknowledge::milliseconds;
 
 /// Largest size of [`Pre`] in bytes.
 pub const PRE_BYTES: usize = 8;
 /// Largest size of [`Protocol`] in bytes.
-pub const PROTOCOL_BYTES: usize = 280;
+pub const PROTOCOL_BYTES: usize = 288;
 /// Largest size of [`Post`] in bytes.
 pub const POST_BYTES: usize = 56;
 /// Largest size of [`Disorder`] in bytes.
@@ -166,8 +167,12 @@ pub struct Protocol {
     pub acknowledge_at: Moment,
     /// Whether an acknowledgement must be sent now.
     pub acknowledge_now: bool,
-    /// Number of further segments that are acknowledged at once (quick acknowledgements).
+    /// Number of further segments that are acknowledged at once unless the exchange is interactive (quick acknowledgements).
     pub quick: u8,
+    /// Acknowledgements wait for data: the host has lately answered what it received.
+    pub is_interactive: bool,
+    /// When data last arrived in order, in milliseconds, which wrap around; when the flow was installed, if none has.
+    pub data_at_ms: u32,
     /// When an unacceptable segment was last answered (RFC 5961, 7).
     pub answered_at: Moment,
     /// Whether the flow is frozen: it starts no new work.
@@ -231,10 +236,9 @@ pub struct Post {
     pub round_trip: Moment,
 }
 
-/// Number of segments at the start of a connection that are acknowledged at once, until the host sends data, as in Linux: the
-/// peer's congestion window is small and grows by acknowledgements, and a peer with Nagle's algorithm holds back its second
-/// short segment until the first one is acknowledged.
-const QUICK: u8 = 16;
+/// Number of segments at the start of a connection, and after it was idle, that are acknowledged at once, as in Linux: the peer's
+/// congestion window is small then, and grows by acknowledgements.
+pub const QUICK: u8 = 16;
 
 impl Pre {
     /// Sets the path to the peer.
@@ -404,6 +408,8 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         acknowledge_now: false,
         // A connection from another engine is past its start.
         quick: if receiving.received == 0 { QUICK } else { 0 },
+        is_interactive: receiving.received > 0 && sending.written > 0,
+        data_at_ms: milliseconds(now),
         answered_at: Moment::NEVER,
         is_frozen: false,
         heard: Nanos(0),

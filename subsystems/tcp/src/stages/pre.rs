@@ -60,6 +60,7 @@ pub fn examine(frame: &[u8], checksum_is_good: bool) -> Result<Examined, Cause> 
         ack,
         window: segment.window,
         bytes: segment.payload.len() as u32,
+        push: flags.contains(Flags::PSH),
         fin: flags.contains(Flags::FIN),
         timestamps: segment.options.timestamps,
         sack: segment.options.sack,

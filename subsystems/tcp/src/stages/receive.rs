@@ -5,16 +5,18 @@
 
 use wave_core::clock::Nanos;
 
-use super::acknowledge::{self, Acknowledged};
+use super::acknowledge::{self, Acknowledged, milliseconds};
 use super::recover::Recovery;
 use crate::flow::intervals::Interval;
-use crate::flow::state::Protocol;
+use crate::flow::state::{Protocol, QUICK};
 use crate::planted::{Planted, is_planted};
 use crate::seq::seq_of;
 use crate::summary::Summary;
 
 /// Longest delay of an acknowledgement that waits to be sent with data (RFC 9293, MUST-58 and 59).
 pub const ACKNOWLEDGE_AFTER: Nanos = Nanos::from_millis(40);
+/// Time without data after which the peer's congestion window may be small again: Linux's shortest retransmission timeout.
+const IDLE_AFTER: Nanos = Nanos::from_millis(200);
 /// Shortest time between two answers to empty, unacceptable segments. Otherwise two sides that find each other's segments
 /// unacceptable would answer each other forever (RFC 5961, 7; CVE-2016-5696).
 pub const ANSWER_AFTER: Nanos = Nanos::from_millis(500);
@@ -50,7 +52,7 @@ pub struct Received {
 /// When an acknowledgement is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum When {
-    /// With data, or after [`ACKNOWLEDGE_AFTER`].
+    /// With data, or after [`ACKNOWLEDGE_AFTER`], or when the data would have to wait for the peer.
     Later,
     /// At once.
     Now,
@@ -157,7 +159,7 @@ fn examine<R: Recovery>(flow: &mut Protocol, summary: &Summary, now: Nanos) -> R
     // segments (CVE-2005-0356).
     update_timestamp(flow, summary, now);
     if length > 0 {
-        place::<R>(flow, summary, expected, start, &mut outcome);
+        place::<R>(flow, summary, expected, start, now, &mut outcome);
     }
     outcome
 }
@@ -193,6 +195,7 @@ fn place<R: Recovery>(
     summary: &Summary,
     expected: u64,
     start: i64,
+    now: Nanos,
     outcome: &mut Received,
 ) {
     if flow.has_fin() {
@@ -226,10 +229,7 @@ fn place<R: Recovery>(
         outcome.has_news = bytes > 0 || flow.has_fin();
         flow.untold_bytes = flow.untold_bytes.saturating_add(bytes);
         let is_cut = to < behind;
-        let is_quick = flow.quick > 0 && bytes > 0;
-        flow.quick -= u8::from(is_quick);
-        let is_second = flow.untold_bytes >= 2 * u32::from(flow.mss);
-        let at_once = had_gap || is_cut || flow.has_fin() || is_second || is_quick;
+        let at_once = is_quick(flow, summary, now) || had_gap || is_cut || flow.has_fin();
         outcome.acknowledge = Some(if at_once { When::Now } else { When::Later });
         return;
     }
@@ -251,6 +251,27 @@ fn place<R: Recovery>(
     if fits && !is_planted(Planted::EarlyFinDropped) {
         flow.fin = flow.fin.or(ends_at);
     }
+}
+
+/// Time since data last arrived in order.
+pub fn since_data(flow: &Protocol, now: Nanos) -> Nanos {
+    Nanos::from_millis(milliseconds(now).wrapping_sub(flow.data_at_ms).into())
+}
+
+/// Whether data in order is acknowledged at once, much as in Linux: more than a full segment always, and other data unless the
+/// host answers what it receives. The end of what the peer has to send is such data, because a peer with Nagle's algorithm holds
+/// its next short segment back until this one is acknowledged.
+fn is_quick(flow: &mut Protocol, summary: &Summary, now: Nanos) -> bool {
+    if since_data(flow, now) >= IDLE_AFTER {
+        flow.quick = QUICK;
+    }
+    flow.data_at_ms = milliseconds(now);
+    let mss = u32::from(flow.mss);
+    let is_more_than_a_segment = flow.untold_bytes > mss;
+    let is_end = summary.push || summary.bytes < mss;
+    let is_early = flow.quick > 0;
+    flow.quick = flow.quick.saturating_sub(1);
+    is_more_than_a_segment || (!flow.is_interactive && (is_end || is_early))
 }
 
 #[cfg(test)]
@@ -383,8 +404,7 @@ mod tests {
 
     #[test]
     fn bytes_that_arrived_before_are_skipped_and_acknowledged_at_once() {
-        let mut flow = flow();
-        flow.quick = 0;
+        let mut flow = Protocol { is_interactive: true, ..flow() };
         let first = segment(&flow, 0, 100, false);
         assert_eq!(receive::<GoBackN>(&mut flow, &first, NOW).acknowledge, Some(When::Later));
         let again = receive::<GoBackN>(&mut flow, &first, NOW);

@@ -103,6 +103,13 @@ fn may_be_small(flow: &Protocol, from: u64, bytes: u64, reaches_end: bool) -> bo
         }
 }
 
+/// Whether Nagle's algorithm holds back the last written bytes until the peer acknowledges a small segment. An acknowledgement
+/// that waits for them may not wait: the peer's own next segment, and so its acknowledgement, may be held back for it.
+pub fn waits_for_peer(flow: &Protocol) -> bool {
+    let left = flow.written.saturating_sub(flow.next);
+    left > 0 && left < u64::from(flow.mss) && !flow.tail.waits() && !may_end(flow)
+}
+
 /// Whether bytes wait for the host to write more, with nothing in flight whose acknowledgement they would wait for first.
 pub fn is_held(flow: &Protocol) -> bool {
     flow.tail.waits() && flow.outstanding() == 0 && flow.next < flow.written
