@@ -101,7 +101,7 @@ fn counters<D: Paths>(stack: &Stack<Frame, D>, turned_away: TurnedAway) -> Value
         .iter()
         .map(|cause| (cause.to_string().replace(' ', "_"), json!(data.malformed[cause.index()])))
         .collect();
-    let [old_stamp, no_stamp, duplicate, outside, unsent, ancient, intervals] = data.dropped;
+    let [old_stamp, duplicate, outside, unsent, ancient, intervals] = data.dropped;
     json!({
         "InSegs": data.in_segments,
         "OutSegs": data.out_segments,
@@ -147,7 +147,6 @@ fn counters<D: Paths>(stack: &Stack<Frame, D>, turned_away: TurnedAway) -> Value
             "wrong": data.wrong_requests,
         },
         "dropped": {
-            "no_timestamp": no_stamp,
             "duplicate": duplicate,
             "outside_window": outside,
             "unsent_acknowledged": unsent,

@@ -5,7 +5,7 @@ use crate::packet::Cause;
 use crate::stages::receive::Dropped;
 
 /// Number of kinds of [`Dropped`].
-const DROPPED: usize = 7;
+const DROPPED: usize = 6;
 
 /// Increments of the [`Counters`] by one entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -63,8 +63,6 @@ pub enum When {
 pub enum Dropped {
     /// Its timestamp is older than the last accepted one (RFC 7323, 5).
     OldTimestamp,
-    /// It has no timestamp, although both sides agreed on timestamps (RFC 7323, 3.2).
-    NoTimestamp,
     /// All of its bytes had arrived before.
     Duplicate,
     /// It is outside the window.
@@ -164,18 +162,12 @@ fn examine<R: Recovery>(flow: &mut Protocol, summary: &Summary, now: Nanos) -> R
     outcome
 }
 
-/// Checks a segment's timestamp: PAWS (RFC 7323, section 5).
+/// Checks a segment's timestamp: PAWS (RFC 7323, section 5). As in Linux, a segment without a timestamp is not checked, although
+/// section 3.2 says that it should be dropped: middleboxes and old kernels leave timestamps out.
 fn check_timestamp(flow: &Protocol, summary: &Summary, now: Nanos) -> Option<Dropped> {
-    if !flow.has_timestamps {
-        return None;
-    }
-    match summary.timestamps {
-        None => Some(Dropped::NoTimestamp),
-        Some((value, _)) => {
-            let is_older = (value.wrapping_sub(flow.recent) as i32) < 0;
-            (is_older && now.since(flow.recent_at) < STALE).then_some(Dropped::OldTimestamp)
-        }
-    }
+    let (value, _) = summary.timestamps.filter(|_| flow.has_timestamps)?;
+    let is_older = (value.wrapping_sub(flow.recent) as i32) < 0;
+    (is_older && now.since(flow.recent_at) < STALE).then_some(Dropped::OldTimestamp)
 }
 
 /// Updates the timestamp to echo: that of the segment that moved the left edge (RFC 7323, 4.3).
