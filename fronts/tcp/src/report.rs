@@ -129,6 +129,7 @@ fn counters<D: Paths>(stack: &Stack<Frame, D>, turned_away: TurnedAway) -> Value
         "SyncookiesRecv": control.cookies_received,
         "SyncookiesFailed": control.cookies_failed,
         "IcmpInEchos": control.echoes,
+        "IcmpOutDestUnreachs": control.ports_unreachable,
         "answers_held_back": control.held_back,
         "duplicate_addresses": control.duplicate_addresses,
         "orphans_reset": control.orphans_reset,

@@ -33,7 +33,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 build_echo6_reply(head.bytes_mut(), ethernet, ip, echo);
                 self.counters.echoes += 1;
                 let end = ip.payload.end.min(frame_bytes);
-                Answer::Echo(head, end - echo.data.len()..end)
+                Answer::Reply(head, end - echo.data.len()..end)
             }
             error => {
                 self.on_error6(now, error);

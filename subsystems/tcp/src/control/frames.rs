@@ -25,8 +25,8 @@ pub(super) enum Answer {
     None,
     /// Process a segment. The packet itself is still needed if it establishes a connection.
     Segment(MacAddress, Tuple, TcpSegment),
-    /// Send an echo reply, whose data is at the end of the frame.
-    Echo(Head, core::ops::Range<usize>),
+    /// Send a reply: these headers, followed by a part of the frame.
+    Reply(Head, core::ops::Range<usize>),
 }
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
@@ -38,7 +38,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             Err(_) | Ok(Parsed::Other) => Answer::None,
             // VLAN-tagged: we are in no virtual network.
             Ok(
-                Parsed::Arp(ethernet, _) | Parsed::Icmp(ethernet, ..) | Parsed::Icmp6(ethernet, ..),
+                Parsed::Arp(ethernet, _)
+                | Parsed::Icmp(ethernet, ..)
+                | Parsed::Icmp6(ethernet, ..)
+                | Parsed::Udp(ethernet, _),
             ) if ethernet.vlan.is_some() => Answer::None,
             Ok(Parsed::Arp(_, arp)) => {
                 self.on_arp(now, &arp);
@@ -50,6 +53,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             Ok(Parsed::Icmp6(ethernet, ip, message)) => {
                 self.on_icmp6(now, bytes.len(), &ethernet, &ip, &message)
             }
+            Ok(Parsed::Udp(ethernet, ip)) => self.on_datagram(now, bytes, &ethernet, &ip),
             Ok(Parsed::Tcp { ethernet, ip, segment }) => {
                 let is_between_us =
                     self.address.is_own(ip.destination) && self.address.may_be_peer(ip.source);
@@ -64,7 +68,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         };
         match answer {
             Answer::None => {}
-            Answer::Echo(head, data) => {
+            Answer::Reply(head, data) => {
                 let payload = Payload::Frame(packet.frame, data);
                 self.out.push_back(Output::Send(Segment {
                     ticket: None,
@@ -118,7 +122,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 build_echo_reply(head.bytes_mut(), ethernet, ip, echo);
                 self.counters.echoes += 1;
                 let end = ip.payload.end.min(frame_bytes);
-                Answer::Echo(head, end - echo.data.len()..end)
+                Answer::Reply(head, end - echo.data.len()..end)
             }
             Icmp::Unreachable(error) => {
                 self.on_unreachable(now, error);

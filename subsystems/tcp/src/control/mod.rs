@@ -5,6 +5,7 @@
 
 mod address;
 mod answers;
+mod closed_ports;
 mod connection;
 mod discovery;
 mod ecn;
@@ -49,6 +50,7 @@ use crate::context::{
 use crate::datapath::{Batch, Datapath, Effect, FlowId, Packet, Ring, Segment, Ticket, Write};
 use crate::trace::Trace;
 use crate::tuples::Tuples;
+use closed_ports::ClosedPorts;
 use connection::Connection;
 use handshake::Handshake;
 use listeners::is_at;
@@ -166,6 +168,7 @@ struct Listener {
 
 /// Counters of the control plane.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ControlCounters {
     /// Connections opened by hosts (ActiveOpens).
     pub active_opens: u64,
@@ -189,6 +192,8 @@ pub struct ControlCounters {
     pub held_back: u64,
     /// Echo requests answered.
     pub echoes: u64,
+    /// Datagrams answered with "port unreachable" (IcmpOutDestUnreachs).
+    pub ports_unreachable: u64,
     /// Packets by which another host claims our address.
     pub duplicate_addresses: u64,
     /// Keep-alive probes sent (TCPKeepAlive).
@@ -259,6 +264,7 @@ pub struct Stack<F, D> {
     answers: (u64, u32),
     /// The same for ARP.
     arp_answers: (u64, u32),
+    closed_ports: ClosedPorts,
     counters: ControlCounters,
     trace: Arc<Trace>,
 }
@@ -298,6 +304,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             ports_tried: 0,
             answers: (0, 0),
             arp_answers: (0, 0),
+            closed_ports: ClosedPorts::new(),
             counters: ControlCounters::default(),
             trace: Arc::new(Trace::new(0)),
         }

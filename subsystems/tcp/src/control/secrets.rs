@@ -2,6 +2,7 @@
 //! (RFC 7323, 5.4).
 
 use core::hash::{Hash, Hasher};
+use core::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
@@ -48,6 +49,11 @@ impl Secrets {
         let offset = hash(self.port, &tuple.remote) as u32;
         let range = u32::from(PORTS.end - PORTS.start);
         PORTS.start + (offset.wrapping_add(count) % range) as u16
+    }
+
+    /// Which of `buckets` limits a host shares with others that have the same hash.
+    pub fn bucket(&self, host: IpAddr, buckets: usize) -> usize {
+        (hash(self.table, &host) % buckets as u64) as usize
     }
 
     /// An unpredictable limit between half and one and a half times `mean`: a stranger who counts our answers cannot infer

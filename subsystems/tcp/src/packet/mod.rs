@@ -15,6 +15,8 @@ pub mod ipv4;
 pub mod ipv6;
 pub mod options;
 pub mod tcp;
+pub mod udp;
+pub mod unreachable;
 
 use core::net::IpAddr;
 
@@ -28,6 +30,7 @@ pub use ipv4::{Ecn, IPV4_BYTES, Ipv4Header, Ipv4View, TTL_DEFAULT};
 pub use ipv6::{IPV6_BYTES, Ipv6Header, Ipv6View};
 pub use options::{OPTIONS_BYTES_MAX, Options, SACK_BLOCKS_MAX, SCALE_MAX};
 pub use tcp::{Flags, TCP_BYTES, TcpHeader, TcpSegment, build_tcp, partial_checksum, set_diffserv};
+pub use unreachable::{UNREACHABLE_HEADERS_BYTES, build_port_unreachable, unreachable_quote};
 
 /// Why a frame is dropped. The sender or the wire is at fault for each cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
@@ -129,7 +132,9 @@ pub enum Parsed<'a> {
     Icmp(EthernetView, Ipv4View, Icmp<'a>),
     /// An ICMPv6 message.
     Icmp6(EthernetView, Ipv6View, Icmp6<'a>),
-    /// A frame of another protocol.
+    /// A UDP datagram, whole and intact, from one host to one host.
+    Udp(EthernetView, IpView<IpAddr>),
+    /// A frame of another protocol, or a datagram to a group.
     Other,
 }
 
@@ -162,6 +167,9 @@ pub fn parse(frame: &[u8], checksum_is_good: bool) -> Result<Parsed<'_>, Cause> 
                     let message = icmp::parse(frame, &ip)?;
                     Ok(Parsed::Icmp(ethernet, ip, message))
                 }
+                udp::PROTOCOL_UDP if ip.check_unicast().is_ok() => {
+                    Ok(datagram(frame, ethernet, ip.widen(), checksum_is_good))
+                }
                 _ => Ok(Parsed::Other),
             }
         }
@@ -184,10 +192,27 @@ pub fn parse(frame: &[u8], checksum_is_good: bool) -> Result<Parsed<'_>, Cause> 
                     }
                     Ok(Parsed::Icmp6(ethernet, ip, message))
                 }
+                udp::PROTOCOL_UDP if ip.check_unicast().is_ok() => {
+                    Ok(datagram(frame, ethernet, ip.widen(), checksum_is_good))
+                }
                 _ => Ok(Parsed::Other),
             }
         }
         EtherType::Other(_) => Ok(Parsed::Other),
+    }
+}
+
+fn datagram(
+    frame: &[u8],
+    ethernet: EthernetView,
+    ip: IpView<IpAddr>,
+    checksum_is_good: bool,
+) -> Parsed<'_> {
+    let is_for_one = ethernet.check_unicast().is_ok();
+    if is_for_one && udp::is_intact(frame, &ip, checksum_is_good) {
+        Parsed::Udp(ethernet, ip)
+    } else {
+        Parsed::Other
     }
 }
 

@@ -15,8 +15,8 @@ use wave_wires::{Adversity, CsumPlace, Memory, Offload, RawPart, Wire};
 use crate::machine::{Machine, run};
 
 const MINUTE: Nanos = Nanos::from_millis(60_000);
-const PEER: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 9);
-const OURS: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
+pub const PEER: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 9);
+pub const OURS: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
 
 fn calm() -> Adversity {
     Adversity { delay_ns: 50_000..=50_000, mtu: 1500, ..Adversity::default() }
@@ -93,24 +93,24 @@ fn listeners_of_one_family_leave_the_port_free_for_the_other() {
 }
 
 /// A stack, and a neighbour whose frames are all handwritten.
-struct Neighbour {
-    machine: Machine,
-    wire: Memory,
-    now: Nanos,
+pub struct Neighbour {
+    pub machine: Machine,
+    pub wire: Memory,
+    pub now: Nanos,
 }
 
 impl Neighbour {
-    fn new() -> Neighbour {
+    pub fn new() -> Neighbour {
         let (wire, other) = Memory::pair(&Adversity::default());
         Neighbour { machine: Machine::new(2, other), wire, now: Nanos::from_millis(1) }
     }
 
-    fn put(&mut self, frame: &[u8]) {
+    pub fn put(&mut self, frame: &[u8]) {
         let offload = Offload { segment_bytes: 0, checksum: None };
         let _ = self.wire.send(frame, [RawPart::EMPTY; 2], offload).unwrap();
     }
 
-    fn answers(&mut self) -> Vec<Vec<u8>> {
+    pub fn answers(&mut self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         for _ in 0..5 {
             self.wire.advance(self.now.0);
