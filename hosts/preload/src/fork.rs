@@ -11,8 +11,9 @@ use wave_posix::{Checkpoint, Interest};
 use wave_readiness::EventFlags;
 
 use crate::description::{Description, State};
+use crate::messages::say;
 use crate::sys;
-use crate::world::{ATTACH_PATIENCE, World, say};
+use crate::world::{ATTACH_PATIENCE, World};
 
 /// An inherited socket with its descriptors in the child.
 #[derive(Debug)]

@@ -26,6 +26,7 @@ mod held;
 mod listeners;
 mod lock;
 mod marks;
+mod messages;
 mod names;
 mod options;
 mod passing;

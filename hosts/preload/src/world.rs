@@ -18,6 +18,7 @@ use crate::deferred_close::DeferredCloses;
 use crate::description::{Description, State, Tcp, Told, View};
 use crate::held::Held;
 use crate::marks::Marks;
+use crate::messages::say;
 use crate::poll::Set;
 
 /// Longest sleep before a check whether the agents are still alive. A hang-up wakes at once.
@@ -535,10 +536,4 @@ impl Agent {
     fn is_used_by(&self, descriptions: &[Option<Description>]) -> bool {
         descriptions.iter().flatten().any(|description| description.incarnation == self.incarnation)
     }
-}
-
-/// Writes a line for the program's user to standard error.
-pub fn say(what: &str) {
-    let line = format!("libwave_toe: {what}\n");
-    let _ = rustix::io::write(crate::sys::fd(2), line.as_bytes());
 }

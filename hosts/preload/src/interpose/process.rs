@@ -128,6 +128,7 @@ extern "C" fn begin() {
     if std::env::var_os(crate::config::SOCKET).is_none() {
         return;
     }
+    crate::messages::remember_standard_error();
     prepare();
     let found = crate::passing::found();
     if !found.is_empty()
