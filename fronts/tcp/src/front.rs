@@ -18,9 +18,8 @@ use wave_agent::lanes::ROOM_EVERY;
 use wave_core::agent::Front;
 use wave_core::clock::Nanos;
 use wave_core::policy::{Note, Progress};
-use wave_links::say;
 use wave_tcp::congestion::Algorithm;
-use wave_tcp::context::{ContextId, Event, FILL_MAX, Reason};
+use wave_tcp::context::{ContextId, Event, FILL_MAX, Reason, Request};
 use wave_tcp::control::{Address, Bounds, Carry, Ipv6Home, Output, Secrets, Stack};
 use wave_tcp::datapath::EFFECTS_PER_STEP;
 use wave_tcp::executors::Inline;
@@ -35,6 +34,7 @@ use crate::inquiries::Inquiries;
 use crate::outlet::{Lenders, Outlet, copy};
 use crate::paths::{FRAMES_PER_TURN, POLLS_PER_TURN, Paths, STEPS_PER_POLL};
 use crate::process::{Process, Taken};
+use crate::refusals::{Refusals, TAKES_NO_EVENTS, What};
 use crate::seats::{BeyondShare, Lent, PROCESSES_MAX, Seated, Seats};
 use crate::traces::{TRACES_MAX, Traces};
 use replacement::Replaceable;
@@ -43,8 +43,6 @@ use replacement::Replaceable;
 const REQUESTS_PER_TURN: usize = 64;
 /// Outputs of one poll, in most cases.
 const OUTPUTS: usize = STEPS_PER_POLL * EFFECTS_PER_STEP;
-/// Shortest interval between messages about processes that are turned away or turned out.
-const SAY_EVERY: Nanos = Nanos::from_millis(1_000);
 /// Time for the wire to make room, when the front ends.
 const ROOM: Duration = Duration::from_micros(100);
 /// Most polls in which the stack resets its connections when the front ends: some per 64 connections.
@@ -59,9 +57,6 @@ const DOORS_EVERY: Nanos = Nanos::from_millis(1);
 const DOORS_AT_LEAST: Nanos = Nanos::from_millis(10);
 /// Interval between checks for processes that have gone.
 const LIFE_CHECK: Nanos = Nanos::from_millis(50);
-
-/// The reason for turning out a process with more waiting events than its share.
-const TAKES_NO_EVENTS: &str = "it does not take its events";
 
 /// Counters of refused processes and requests, for reports.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -121,8 +116,7 @@ pub struct TcpFront<W, D = OnePath> {
     looked: Nanos,
     /// The process whose requests are taken first.
     first: usize,
-    /// Time of the last message about a process.
-    said: Option<Nanos>,
+    refusals: Refusals,
     /// A descriptor of a door is readable: a process, an inquiry, a capture, a trace or a new agent.
     is_called: bool,
     /// A process may have gone.
@@ -273,7 +267,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             knocked: Nanos(0),
             looked: Nanos(0),
             first: 0,
-            said: None,
+            refusals: Refusals::default(),
             is_called: true,
             may_have_lost: false,
             ends,
@@ -293,16 +287,16 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         let at = free.unwrap_or(self.processes.len());
         if at == PROCESSES_MAX {
             self.turned_away.without_seat += 1;
-            return process.refuse("the agent serves as many processes as it can");
+            let (who, why) = (process.who(), "the agent serves as many processes as it can");
+            process.refuse(why);
+            return self.refusals.note(now, who, What::new("is turned away", why));
         }
         if !self.seats.admit(at as u16, &process) {
             self.turned_away.without_seat += 1;
-            let (pid, uid) = (process.pid(), process.uid());
+            let who = process.who();
             process.refuse("this program or user has used up its share of windows or descriptors");
-            let what = format_args!(
-                "process {pid} of user {uid} is turned away: its program or user has used up its share of windows"
-            );
-            return self.complain(now, what);
+            let why = "its program or user has its share of the agent's windows or descriptors";
+            return self.refusals.note(now, who, What::new("is turned away", why));
         }
         self.stack.enter(at as u16, process.owner());
         let mut seated = Seated::new(at as u16, process);
@@ -312,14 +306,6 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             self.processes.push(None);
         }
         self.processes[at] = Some(Box::new(seated));
-    }
-
-    /// Prints a message about a process, at most every [`SAY_EVERY`]: it may be the same in every turn.
-    fn complain(&mut self, now: Nanos, what: std::fmt::Arguments<'_>) {
-        if self.said.is_none_or(|at| now.since(at) >= SAY_EVERY) {
-            self.said = Some(now);
-            say!("wave tcp: {what}");
-        }
     }
 
     /// Takes requests of all processes. Returns whether there were any.
@@ -342,6 +328,10 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             for (context, request) in requests {
                 let from = ContextId { process: at as u16, context };
                 let failed = match request {
+                    Taken::Request(Request::Report { trouble }) => {
+                        self.refusals.note(now, seated.process.who(), What::reported(trouble));
+                        continue;
+                    }
                     Taken::Request(request) => match seated.reach(&mut self.seats, &request) {
                         Ok(()) => {
                             let memory = Lent(seated.process.payload_mut());
@@ -350,10 +340,15 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                         }
                         Err(BeyondShare { socket }) => {
                             self.turned_away.rings += 1;
+                            let what = What::beyond_share(&request);
+                            self.refusals.note(now, seated.process.who(), what);
                             (socket, Reason::NoRoom)
                         }
                     },
-                    Taken::Invalid { socket } => (socket, Reason::Invalid),
+                    Taken::Invalid { socket } => {
+                        self.refusals.note(now, seated.process.who(), What::invalid());
+                        (socket, Reason::Invalid)
+                    }
                 };
                 let (socket, reason) = failed;
                 is_honest &=
@@ -367,22 +362,21 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                 }
                 Ok(count) => worked |= count > 0,
                 Err(fault) => {
-                    self.turn_out(now, at, format_args!("{fault}"));
+                    self.turn_out(now, at, What::new("is turned out", fault.to_string()));
                     continue;
                 }
             }
             if !is_honest {
-                self.turn_out(now, at, format_args!("{TAKES_NO_EVENTS}"));
+                self.turn_out(now, at, What::new("is turned out", TAKES_NO_EVENTS));
             }
         }
         worked
     }
 
-    fn turn_out(&mut self, now: Nanos, at: usize, why: std::fmt::Arguments<'_>) {
+    fn turn_out(&mut self, now: Nanos, at: usize, what: What) {
         if let Some(seated) = self.processes[at].as_ref().filter(|seated| !seated.is_gone) {
-            let pid = seated.process.pid();
             self.turned_away.turned_out += 1;
-            self.complain(now, format_args!("process {pid} is turned out: {why}"));
+            self.refusals.note(now, seated.process.who(), what);
             self.lose(at);
         }
     }
@@ -418,7 +412,14 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                     let at = usize::from(context.process);
                     let Some(Some(seated)) = self.processes.get_mut(at) else { continue };
                     if !seated.send(&mut self.seats, context.context, event) {
-                        self.turn_out(now, at, format_args!("{TAKES_NO_EVENTS}"));
+                        self.turn_out(now, at, What::new("is turned out", TAKES_NO_EVENTS));
+                    }
+                }
+                Output::Refused(context, call, reason) => {
+                    let seated = self.processes.get(usize::from(context.process));
+                    if let Some(Some(seated)) = seated {
+                        let what = What::of_stack(call, reason);
+                        self.refusals.note(now, seated.process.who(), what);
                     }
                 }
                 Output::Released(process) => {

@@ -20,6 +20,7 @@ mod outlet;
 mod paths;
 mod process;
 mod readers;
+mod refusals;
 mod report;
 mod seats;
 mod tool_sockets;

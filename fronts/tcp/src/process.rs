@@ -17,6 +17,7 @@ use wave_tcp::control::Owner;
 use wave_tcp::datapath::Ring;
 
 use crate::door::{Opened, owner_of};
+use crate::refusals::Who;
 
 /// Most requests that [`Process::poll`] takes from one context before it turns to the next.
 pub const REQUESTS_PER_TURN: usize = 16;
@@ -197,6 +198,10 @@ impl Process {
     /// The process's effective user at that time.
     pub fn uid(&self) -> u32 {
         self.connection.peer_uid()
+    }
+
+    pub(crate) fn who(&self) -> Who {
+        Who { pid: self.pid(), uid: self.uid() }
     }
 
     /// Number of contexts: 1 to [`wave_tcp::context::CONTEXTS_MAX`].

@@ -17,6 +17,7 @@ pub(crate) fn report<D: Paths>(
     stack: &Stack<Frame, D>,
     captured: Captured,
     turned_away: TurnedAway,
+    refusals: Value,
     pid_of: impl Fn(u16) -> Option<i32>,
 ) -> Value {
     let mut sockets = Vec::new();
@@ -30,6 +31,7 @@ pub(crate) fn report<D: Paths>(
         "congestion": stack.congestion().name(),
         "sockets": sockets,
         "counters": counters(stack, turned_away),
+        "refusals": refusals,
         "captured": { "frames": captured.frames, "dropped": captured.dropped },
     })
 }

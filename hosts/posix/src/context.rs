@@ -1,6 +1,7 @@
 //! The sockets and listeners of a context, driven by its events and by the program's calls. Never waits.
 
 mod listening;
+mod reports;
 mod rings;
 mod taking;
 

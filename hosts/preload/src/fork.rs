@@ -7,7 +7,7 @@
 use std::ffi::c_int;
 
 use rustix::io::Errno;
-use wave_posix::{Checkpoint, Interest};
+use wave_posix::{Checkpoint, Interest, Trouble};
 use wave_readiness::EventFlags;
 
 use crate::description::{Description, State};
@@ -96,8 +96,12 @@ impl World {
             }
             refused => {
                 let why = match refused {
+                    // The agent that refuses it tells people itself.
                     Some(Err(why)) => why,
-                    _ => "it had ended, or had carried too many bytes".to_owned(),
+                    _ => {
+                        self.report(Trouble::NotTakenOver);
+                        "it had ended, or had carried too many bytes".to_owned()
+                    }
                 };
                 let description = self.description(at);
                 if !std::mem::replace(&mut description.is_lost, true) {
@@ -119,10 +123,10 @@ impl World {
     ) -> Result<(u64, u32), String> {
         let incarnation = self.attach_within(ATTACH_PATIENCE).map_err(|error| error.to_string())?;
         self.join(incarnation, secret.or(self.family_secret));
-        let name = self
-            .context(incarnation)
-            .take_over(checkpoint)
-            .ok_or("no payload memory is left for it")?;
+        let name = self.context(incarnation).take_over(checkpoint).ok_or_else(|| {
+            self.report(Trouble::NoRings);
+            "no payload memory is left for it"
+        })?;
         let answer = self.await_answer(incarnation, |context| context.connected(name));
         self.join(incarnation, self.family_secret);
         let why = match answer {

@@ -7,6 +7,7 @@ use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketType, getpeername, getsockname, ipproto};
+use wave_posix::Trouble;
 use wave_readiness::{EventFlags, Source};
 
 use crate::address::{self, Encoded, Family};
@@ -322,7 +323,9 @@ impl World {
         let port = bound.map_or(0, |bound| bound.port());
         let kept = Kept::of(sys::fd(fd), description.family)?;
         let agent = self.agent(incarnation);
-        let name = agent.context.connect_from(port, remote, kept.mss_max).ok_or(Errno::NOBUFS)?;
+        let Some(name) = agent.context.connect_from(port, remote, kept.mss_max) else {
+            return Err(self.lacks_memory(Trouble::NoRings));
+        };
         agent.owners.insert(name, at);
         agent.context.flush();
         let description = self.description(at);

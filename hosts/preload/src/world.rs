@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
-use wave_posix::{Context, Line, Phase, ToeError};
+use wave_posix::{Context, Line, Phase, ToeError, Trouble};
 use wave_readiness::{EventFlags, Source};
 
 use crate::agent::Agent;
@@ -67,6 +67,8 @@ pub struct World {
     has_untold: bool,
     /// The missing agent has been reported to the user.
     has_reported: bool,
+    /// Failures that were reported to the user.
+    reported: Vec<Trouble>,
     /// The secret that entitles children to take over connections, and the number of forks while connections were open.
     pub family_secret: Option<u128>,
     pub forks: u64,
@@ -98,6 +100,7 @@ impl World {
             has_news: false,
             has_untold: false,
             has_reported: false,
+            reported: Vec::new(),
             family_secret: None,
             forks: 0,
             deferred_closes: DeferredCloses::default(),
@@ -156,6 +159,28 @@ impl World {
         self.has_news = true;
         self.sets.values().for_each(|set| set.wake());
         Ok(incarnation)
+    }
+
+    /// Has the agent tell people of a failure whose errno does not say what it means: this process may have no standard error.
+    pub fn report(&mut self, trouble: Trouble) {
+        if let Ok(incarnation) = self.attach_within(ATTACH_PATIENCE) {
+            self.context(incarnation).report(trouble);
+        }
+    }
+
+    /// As [`World::report`], and says so to the program's user the first time. The program gets ENOBUFS.
+    pub fn lacks_memory(&mut self, trouble: Trouble) -> Errno {
+        self.report(trouble);
+        if !self.reported.contains(&trouble) {
+            self.reported.push(trouble);
+            say(match trouble {
+                Trouble::NoRings => "no room for the rings of another connection (ENOBUFS)",
+                _ => {
+                    "no memory for data to be sent: see ulimit -f and -v, and the free memory (ENOBUFS)"
+                }
+            });
+        }
+        Errno::NOBUFS
     }
 
     /// The agent of this incarnation, which must have sockets.

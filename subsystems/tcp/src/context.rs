@@ -186,6 +186,22 @@ pub enum Interest {
     Yes,
 }
 
+/// A failure that a program has met, and that the agent cannot see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Trouble {
+    /// A connection of another process could not be taken over: it had ended, or had carried too many bytes.
+    NotTakenOver = 1,
+    /// The program's payload memory has no room for the rings of one more connection.
+    NoRings = 2,
+    /// The program's payload memory cannot hold what it wants to send: its limits, or the machine's, forbid more.
+    NoMemory = 3,
+}
+
+impl Trouble {
+    const ALL: [Trouble; 3] = [Trouble::NotTakenOver, Trouble::NoRings, Trouble::NoMemory];
+}
+
 /// Requests from the host to the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
@@ -317,6 +333,11 @@ pub enum Request {
         flow: FlowId,
         /// All of its options.
         options: SocketOptions,
+    },
+    /// Tell people what has happened to the program: its own standard error may be closed.
+    Report {
+        /// What has happened.
+        trouble: Trouble,
     },
 }
 

@@ -68,6 +68,7 @@ pub fn ss(args: &SsArgs) -> Result<(), Failure> {
         ]);
     }
     print(format_args!("{table}\n"));
+    refusals(&report["refusals"]);
     if args.counters {
         print(format_args!("\n"));
         count(&report["counters"], "");
@@ -122,6 +123,29 @@ fn details(socket: &Value) -> String {
         value => Some(format!("{name}:{value}")),
     });
     shown.collect::<Vec<_>>().join(" ")
+}
+
+/// Prints what the agent has lately refused programs, newest first.
+fn refusals(refusals: &Value) {
+    for (at, refusal) in refusals.as_array().into_iter().flatten().enumerate() {
+        let number = |key: &str| refusal[key].as_u64().unwrap_or_default();
+        let text = |key: &str| refusal[key].as_str().unwrap_or_default();
+        if at == 0 {
+            print(format_args!("\nrefused lately:\n"));
+        }
+        let times = match number("count") {
+            0 | 1 => String::new(),
+            count => format!(" ({count} times)"),
+        };
+        print(format_args!(
+            "  {} s ago{times}: process {} of user {} {}: {}\n",
+            number("seconds_ago"),
+            number("pid"),
+            number("uid"),
+            text("outcome"),
+            text("why"),
+        ));
+    }
 }
 
 /// Prints counters other than zero, one per line.

@@ -1,14 +1,18 @@
 //! The agent's listening sockets: the door for processes, and those for reports, captures, traces and new agents.
 
+use std::borrow::Cow;
 use std::os::fd::BorrowedFd;
 
 use arrayvec::ArrayVec;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wave_core::clock::Nanos;
+use wave_links::socket::SocketError;
 use wave_wires::Wire;
 
 use super::{DOOR_DESCRIPTORS_MAX, TcpFront};
+use crate::door::DoorError;
 use crate::paths::Paths;
+use crate::refusals::{What, Who};
 
 impl<W: Wire, D: Paths> TcpFront<W, D> {
     /// Descriptors that become readable when a process or an agent connects, or a reader sends or ends.
@@ -33,6 +37,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         self.traces.look(now);
         let (stack, processes) = (&self.stack, &self.processes);
         let (captured, turned_away) = (self.captures.captured(), self.turned_away);
+        let refusals = &self.refusals;
         let start = self.start;
         let clock = || Nanos(start.elapsed().as_nanos() as u64);
         self.inquiries.answer(now, clock, || {
@@ -41,7 +46,8 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                 Some(seated.process.pid())
             };
             stack.data.hold();
-            let report = crate::report::report(stack, captured, turned_away, pid_of);
+            let report =
+                crate::report::report(stack, captured, turned_away, refusals.report(now), pid_of);
             stack.data.let_go();
             report
         });
@@ -58,9 +64,23 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             }
             Err(error) => {
                 self.turned_away.at_the_door += 1;
-                self.complain(now, format_args!("{error}"));
+                self.note_at_the_door(now, &error);
                 false
             }
         }
+    }
+
+    fn note_at_the_door(&mut self, now: Nanos, error: &DoorError) {
+        let (who, why) = match error {
+            DoorError::Offer { pid, uid, error } => {
+                (Who { pid: *pid, uid: *uid }, error.to_string().into())
+            }
+            DoorError::Accept(SocketError::Stranger { pid, uid }) => {
+                let why = Cow::from("its user may not use this agent: see --allow");
+                (Who { pid: *pid, uid: *uid }, why)
+            }
+            DoorError::Accept(error) => return self.refusals.say(now, format_args!("{error}")),
+        };
+        self.refusals.note(now, who, What::new("is turned away", why));
     }
 }

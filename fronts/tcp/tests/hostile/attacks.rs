@@ -23,6 +23,7 @@ use wave_links::{Payload, SocketBell};
 use wave_posix::{Options, Toe};
 use wave_tcp::context::{
     Event, FILL_MAX, Filled, Moved, QUEUE_ENTRIES, Reason, Request, Sharing, SocketOptions, Tail,
+    Trouble,
 };
 use wave_tcp::datapath::{FlowId, Ring};
 
@@ -70,6 +71,7 @@ pub fn run(role: &str, path: &Path) {
         "silence" => silence(path),
         "ports" => ports(path),
         "beyond" => beyond(path),
+        "complaints" => complaints(path),
         "system-ports" => system_ports(path),
         other => panic!("no attack {other}"),
     }
@@ -642,6 +644,21 @@ fn beyond(path: &Path) {
     let (socket, flow, ring) = window.flow(RING_BYTES);
     window.ask(moved(flow, u64::from(ring.bytes) + 1, Filled { receive: RING_BYTES, send: 0 }));
     window.fails(socket, Reason::Invalid);
+}
+
+/// Reports failures and meets limits again and again.
+fn complaints(path: &Path) {
+    let mut window = Window::open(path, 1, PAYLOAD_BYTES).unwrap();
+    for _ in 0..5_000 {
+        for trouble in [Trouble::NotTakenOver, Trouble::NoRings, Trouble::NoMemory] {
+            window.ask(Request::Report { trouble });
+        }
+        assert_eq!(window.listen(80), Some(Reason::NotPermitted));
+    }
+    // Connections that fail for the network's reasons are nobody's business.
+    let (socket, _) = window.connect(SocketAddr::from((FAR, 9)), 0, RING_BYTES);
+    window.fails(socket, Reason::Refused);
+    hold(&window);
 }
 
 /// Claims system ports, as a user without the right to them.

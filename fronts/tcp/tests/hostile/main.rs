@@ -11,6 +11,7 @@ mod agent;
 mod attacks;
 mod good;
 
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use agent::{Agent, DESCRIPTORS, wait_for};
 use attacks::attack;
 use good::Good;
 use rustix::process::{Resource, Rlimit, prlimit};
+use serde_json::{Value, json};
 use wave_front_tcp::SPANS_MAX;
 use wave_posix::{Options, Toe};
 
@@ -94,6 +96,47 @@ fn rings_spread_over_huge_memories_cost_bounded_page_tables() {
     assert!(grown <= bound, "{grown} of {bound} bytes");
     wide.kill().unwrap();
     wide.wait().unwrap();
+    good.finish();
+}
+
+/// As `wave tcp ss` shows it.
+fn refusals(agent: &Agent) -> Vec<Value> {
+    let stream = UnixStream::connect(wave_front_tcp::path_of(&agent.near())).unwrap();
+    let report: Value = serde_json::from_reader(stream).unwrap();
+    report["refusals"].as_array().unwrap().clone()
+}
+
+#[test]
+fn a_report_names_process_call_and_reason_and_complaints_are_bounded() {
+    if !rustix::process::geteuid().is_root() {
+        return wave_skip::skip("only root can be another user, who may not have system ports");
+    }
+    let agent = Agent::start(DESCRIPTORS);
+    let good = Good::start(&agent);
+    let mut loud = attack(&agent, "as-stranger complaints");
+    attacks::said(&mut loud, "holds");
+    // A report younger than a tenth of a second is shown again.
+    let all = || {
+        let refusals = refusals(&agent);
+        refusals.iter().map(|row| row["count"].as_u64().unwrap()).sum::<u64>() == 20_000
+    };
+    wait_for("the report has all complaints", all);
+    let refusals = refusals(&agent);
+    assert_eq!(refusals.len(), 4, "one row for each call and reason: {refusals:?}");
+    for row in &refusals {
+        assert_eq!((&row["pid"], &row["uid"]), (&json!(loud.id()), &json!(agent::STRANGER)));
+        assert_eq!(row["count"], 5_000);
+    }
+    let says = |outcome: &str, why: &str| {
+        let has = |row: &&Value, key: &str, text: &str| row[key].as_str().unwrap().contains(text);
+        refusals.iter().any(|row| has(&row, "outcome", outcome) && has(&row, "why", why))
+    };
+    assert!(says("cannot listen", "ports below 1024"), "{refusals:?}");
+    assert!(says("cannot connect", "payload memory has no room"), "{refusals:?}");
+    assert!(says("cannot send", "no more memory"), "{refusals:?}");
+    assert!(says("cannot take over", "too many bytes"), "{refusals:?}");
+    loud.kill().unwrap();
+    loud.wait().unwrap();
     good.finish();
 }
 

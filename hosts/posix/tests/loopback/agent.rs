@@ -327,6 +327,7 @@ impl Loopback {
             | Request::Join { .. }
             | Request::Lend { .. }
             | Request::Inquire { .. }
+            | Request::Report { .. }
             | Request::Take { .. }
             | Request::Offer { .. } => {}
             // This agent sends no segments.

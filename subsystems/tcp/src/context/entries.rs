@@ -7,7 +7,7 @@ use wave_core::queue::{Entry, Tag};
 
 use super::{
     Event, Filled, Interest, KeepAlive, Known, Moved, Progress, Reason, Request, Sharing,
-    SocketOptions, Tail,
+    SocketOptions, Tail, Trouble,
 };
 use crate::datapath::{FlowId, Ring};
 
@@ -38,6 +38,7 @@ const OFFER: u16 = 13;
 const LEND: u16 = 14;
 const INQUIRE: u16 = 15;
 const LIMIT_SEGMENTS: u16 = 16;
+const REPORT: u16 = 17;
 
 const PROGRESS: u16 = 1;
 const LISTENING: u16 = 2;
@@ -108,6 +109,7 @@ impl Request {
                 let [a, b, c] = ring_words(receive, send, socket);
                 (tag(TAKE), [flow.to_word(), a, b, c, read, written])
             }
+            Request::Report { trouble } => (Tag { kind: REPORT, flags: trouble as u8 }, [0; 6]),
             Request::Inquire { flow } => (tag(INQUIRE), [flow.to_word(), 0, 0, 0, 0, 0]),
             Request::Offer { flow } => (tag(OFFER), [flow.to_word(), 0, 0, 0, 0, 0]),
             Request::Cancel { socket } => (tag(CANCEL), [pair(socket, 0), 0, 0, 0, 0, 0]),
@@ -187,6 +189,11 @@ impl Request {
             TAKE => {
                 let (receive, send, socket) = rings(a, b, c);
                 Request::Take { flow, socket, receive, send, read: d, written: e }
+            }
+            REPORT => {
+                let mut all = Trouble::ALL.into_iter();
+                let trouble = all.find(|one| *one as u8 == flags).ok_or(malformed)?;
+                Request::Report { trouble }
             }
             INQUIRE => Request::Inquire { flow },
             OFFER => Request::Offer { flow },
@@ -367,7 +374,7 @@ mod tests {
     #[test]
     fn requests_and_events_survive_encoding_and_decoding() {
         let mut random = rand_pcg::Pcg64Mcg::seed_from_u64(1);
-        for kind in 0..18 {
+        for kind in 0..19 {
             let mut survived = [0, 0];
             for round in 0..1_000 {
                 let mut words = [0; 6].map(|_: u64| random.next_u64());
@@ -388,8 +395,7 @@ mod tests {
                     survived[1] += 1;
                 }
             }
-            let known =
-                [MOVED..=LIMIT_SEGMENTS, PROGRESS..=LENT].map(|kinds| kinds.contains(&kind));
+            let known = [MOVED..=REPORT, PROGRESS..=LENT].map(|kinds| kinds.contains(&kind));
             assert_eq!(survived.map(|count| count > 100), known, "kind {kind}: {survived:?}");
         }
     }

@@ -5,10 +5,10 @@ mod leaving;
 use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 
-use super::Stack;
 use super::handshake::{DOUBT_AFTER, TIMESTAMP_BYTES};
 use super::options::KeptOptions;
 use super::rtt::{MAX, RoundTrip};
+use super::{Call, Stack};
 use crate::congestion::{Congestion, Heard};
 use crate::context::{ContextId, Filled, Reason, SocketOptions};
 use crate::datapath::{Command, Datapath, Established, Fin, FlowId, Limits, Statistics, Tuple};
@@ -295,6 +295,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return;
         }
         if statistics.is_at_fault {
+            let context = connection.context;
+            self.refused(context, Call::Use, Reason::Invalid);
             return self.lose(flow, Reason::Invalid);
         }
         let Some(connection) = self.connection(flow) else { return };

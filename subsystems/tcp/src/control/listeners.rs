@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use super::shares::Kind;
-use super::{Listener, Slot, Stack, secrets};
+use super::{Call, Listener, Slot, Stack, secrets};
 use crate::context::{ContextId, Event, Interest, Reason, Sharing};
 use crate::datapath::{Datapath, FlowId};
 use wave_core::clock::Nanos;
@@ -58,6 +58,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             Some(port) => self.may_have_port(from.process, port).err(),
         };
         if let Some(reason) = refused {
+            self.refused(from, Call::Listen, reason);
             return self.tell(from, Event::NotListening { listener: name, reason });
         }
         let port = port.unwrap_or_default();

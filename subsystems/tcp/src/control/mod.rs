@@ -18,7 +18,9 @@ mod memory;
 mod neighbours;
 mod options;
 mod ports;
+mod refusals;
 mod reply;
+mod requests;
 mod rtt;
 mod secrets;
 mod shares;
@@ -38,15 +40,14 @@ use wave_core::waiting::Heap;
 pub use address::{Address, Ipv6Home};
 pub use handover::State as StackState;
 pub use memory::PayloadMemory;
+pub use refusals::Call;
 pub use secrets::Secrets;
 pub use shares::{Owner, Shares};
 pub use show::{Shown, State};
 pub use taking::Carry;
 
 use crate::congestion::Algorithm;
-use crate::context::{
-    ContextId, Event, FILL_MAX, Filled, Interest, Moved, Reason, Request, Sharing,
-};
+use crate::context::{ContextId, Event, Interest, Moved, Reason, Sharing};
 use crate::datapath::{Batch, Datapath, Effect, FlowId, Packet, Ring, Segment, Ticket, Write};
 use crate::trace::Trace;
 use crate::tuples::Tuples;
@@ -108,6 +109,8 @@ pub enum Output<F> {
     Carry(Carry),
     /// The stack no longer uses this process's memory; its number may be reused.
     Released(u16),
+    /// For people: the stack has refused this context a call, or has reset its connection, for a reason of its own.
+    Refused(ContextId, Call, Reason),
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -363,116 +366,6 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// Reports that a copy or a transmission is done.
     pub fn complete(&mut self, now: Nanos, ticket: Ticket) {
         self.data.complete(now, ticket);
-    }
-
-    /// Handles a request of a host's context. `memory` is the payload memory of its process.
-    pub fn request(
-        &mut self,
-        now: Nanos,
-        from: ContextId,
-        request: Request,
-        mut memory: impl PayloadMemory,
-    ) {
-        match request {
-            Request::Moved(mut moved) => {
-                let connection = self.connection(moved.flow);
-                let own = connection.filter(|own| own.context.process == from.process);
-                let mut filled = Filled::default();
-                if let Some(own) = own {
-                    own.read_said = own.read_said.max(moved.read);
-                    own.written_said = own.written_said.max(moved.written);
-                    filled = own.filled;
-                    if moved.filled.receive > filled.receive || moved.filled.send > filled.send {
-                        let Some(grown) = self.fill(&moved, filled, &mut memory) else {
-                            self.counters.without_memory += 1;
-                            return self.reset(now, moved.flow, Reason::Invalid);
-                        };
-                        filled = grown;
-                    }
-                }
-                // The data path does not check this again.
-                moved.filled = filled;
-                self.requests.push_back((from, moved));
-            }
-            Request::Listen { listener, local, backlog, sharing } => {
-                self.listen(from, listener, local, backlog, sharing);
-            }
-            Request::Await { listener, interest } => {
-                self.await_connections(from, listener, interest);
-            }
-            Request::Unlisten { listener } => self.unlisten(from, listener),
-            Request::Slot { listener, socket, receive, send, filled } => {
-                let slot = Slot { socket, receive, send, filled };
-                let failed = match slot.fits(&mut memory) {
-                    true => self.take_slot(now, from, listener, slot),
-                    false => Some(Reason::Invalid),
-                };
-                if let Some(reason) = failed {
-                    self.tell(from, Event::Failed { socket, reason });
-                }
-            }
-            Request::LimitSegments { listener, mss_max } => {
-                if let Some(at) = self.listener_of(from, listener) {
-                    self.listeners[at].mss_max = mss_max;
-                }
-            }
-            Request::Connect { socket, remote, local_port, mss_max, receive, send, filled } => {
-                let slot = Slot { socket, receive, send, filled };
-                let started = match slot.fits(&mut memory) {
-                    true => self.connect(now, from, slot, remote, local_port, mss_max),
-                    false => Err(Reason::Invalid),
-                };
-                if let Err(reason) = started {
-                    self.tell(from, Event::Failed { socket, reason });
-                }
-            }
-            Request::Join { secret } => self.join(from.process, secret),
-            Request::Lend { flow, secret } => {
-                self.lend(from.process, flow, secret);
-                self.tell(from, Event::Lent { flow });
-            }
-            Request::Take { flow, socket, receive, send, read, written } => {
-                let slot = Slot { socket, receive, send, filled: FILL_MAX };
-                let has_both = slot.fits(&mut memory)
-                    && FILL_MAX <= send.bytes
-                    && memory.holds(send.offset, FILL_MAX);
-                let refused = match has_both {
-                    true => self.take(now, from, flow, slot, [read, written]).err(),
-                    false => Some(Reason::Invalid),
-                };
-                if let Some(reason) = refused {
-                    self.tell(from, Event::Failed { socket, reason });
-                }
-            }
-            Request::Inquire { flow } => self.inquire(from, flow),
-            Request::Offer { flow } => self.offer(now, from, flow),
-            Request::Cancel { socket } => self.cancel(from, socket),
-            Request::Close { flow } => self.close(now, from, flow),
-            Request::Abort { flow } => self.abort(from, flow),
-            Request::Configure { flow, options } => self.configure(now, from, flow, options),
-        }
-    }
-
-    /// Checks that a host has the memory that it claims for a connection's rings. Returns their verified memory; `None` if some
-    /// is missing.
-    fn fill(
-        &mut self,
-        moved: &Moved,
-        had: Filled,
-        memory: &mut impl PayloadMemory,
-    ) -> Option<Filled> {
-        let state = self.data.inspect(moved.flow)?;
-        let mut look = |ring: Ring, had: u32, has: u32| {
-            let is_there = has <= had
-                || (has <= ring.bytes && memory.holds(ring.offset + u64::from(had), has - had));
-            is_there.then_some(has.max(had))
-        };
-        let filled = Filled {
-            receive: look(state.receiving.ring, had.receive, moved.filled.receive)?,
-            send: look(state.sending.ring, had.send, moved.filled.send)?,
-        };
-        self.connection(moved.flow)?.filled = filled;
-        Some(filled)
     }
 
     /// Resets all connections: the agent is shutting down.

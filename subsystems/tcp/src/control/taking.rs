@@ -12,7 +12,7 @@ use wave_core::clock::Nanos;
 
 use super::connection::Timer;
 use super::shares::Kind;
-use super::{Output, Slot, Stack};
+use super::{Call, Output, Slot, Stack};
 use crate::context::{ContextId, Event, FILL_MAX, Filled, Interest, Progress, Reason, Sharing};
 use crate::datapath::{Datapath, FlowId, Ring};
 use crate::flow::moment::Moment;
@@ -284,6 +284,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                     }
                     match to {
                         To::Child { context, slot, .. } => {
+                            self.refused(context, Call::TakeOver, reason);
                             self.tell(context, Event::Failed { socket: slot.socket, reason });
                         }
                         To::Listener { context, slot, .. } => {

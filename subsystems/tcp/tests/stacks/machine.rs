@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use wave_core::clock::Nanos;
 use wave_tcp::context::{ContextId, Event, Filled, Moved, Reason, Request, Sharing, Tail};
-use wave_tcp::control::{Address, Bounds, Ipv6Home, Output, Secrets, Stack};
+use wave_tcp::control::{Address, Bounds, Call, Ipv6Home, Output, Secrets, Stack};
 use wave_tcp::datapath::{Checksum, FlowId, Packet, Payload, Ring, Segment, Ticket, Write};
 use wave_tcp::executors::Inline;
 use wave_tcp::flextoe::{FlexToe, Settings};
@@ -44,6 +44,8 @@ pub struct Machine<R: Recovery = Sack> {
     pub events: Vec<Event>,
     next_socket: u32,
     pub released: Vec<u16>,
+    /// What people are told: process, call, reason.
+    pub refused: Vec<(u16, Call, Reason)>,
     /// Events of other contexts.
     pub others: Vec<(ContextId, Event)>,
 }
@@ -66,6 +68,7 @@ impl<R: Recovery> Machine<R> {
             events: Vec::new(),
             next_socket: 0,
             released: Vec::new(),
+            refused: Vec::new(),
             others: Vec::new(),
         }
     }
@@ -298,6 +301,9 @@ impl<R: Recovery> Machine<R> {
                     self.stack.carried(now, carry.flow);
                 }
                 Output::Released(process) => self.released.push(process),
+                Output::Refused(context, call, reason) => {
+                    self.refused.push((context.process, call, reason));
+                }
             }
         }
         next

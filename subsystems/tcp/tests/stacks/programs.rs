@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use wave_core::clock::Nanos;
 use wave_tcp::context::{ContextId, Event, Filled, Moved, Reason, Request, Sharing, Tail};
-use wave_tcp::control::{Owner, PayloadMemory, State};
+use wave_tcp::control::{Call, Owner, PayloadMemory, State};
 use wave_tcp::datapath::Ring;
 use wave_tcp::packet::Flags;
 use wave_wires::Adversity;
@@ -45,6 +45,8 @@ fn a_program_with_many_connections_leaves_room_for_others() {
     assert_eq!(failed(&both), 4);
     assert_eq!(both[0].sockets[&sockets[15]].failed, Some(Reason::TooMany));
     assert_eq!(both[0].stack.counters().beyond_share, 4);
+    // People are told which call met which limit.
+    assert_eq!(both[0].refused, [(CONTEXT.process, Call::Connect, Reason::TooMany); 4]);
     let ring = |offset| Ring { offset, bytes: 4_096 };
     let (receive, send, filled) = (ring(0), ring(4_096), 4_096);
     let connect = Request::Connect {

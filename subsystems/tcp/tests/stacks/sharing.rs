@@ -176,7 +176,7 @@ fn a_port_is_shared_only_by_a_common_secret_or_by_so_reuseport_of_the_same_user(
         peer.machine.stack.poll(now, 64, &mut out);
         out.iter().find_map(|output| match output {
             Output::Event(_, Event::NotListening { reason, .. }) => Some(*reason),
-            Output::Event(_, Event::Listening { .. }) => None,
+            Output::Event(_, Event::Listening { .. }) | Output::Refused(..) => None,
             other => panic!("{other:?}"),
         })
     };

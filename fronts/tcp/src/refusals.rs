@@ -1,0 +1,225 @@
+//! What the agent tells people about processes that it refuses something: a line of its log, and the last ones in its report. The
+//! programs see an errno at best, and often have no standard error.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::fmt::Arguments;
+
+use serde_json::{Value, json};
+use wave_core::clock::Nanos;
+use wave_links::say;
+use wave_tcp::context::{Reason, Request, Trouble};
+use wave_tcp::control::Call;
+
+/// Most refusals that a report has. Equal ones of a process are counted as one.
+pub(crate) const REFUSALS_MAX: usize = 32;
+/// Shortest interval between lines of the log: the next refusal may be the same in every turn.
+const SAY_EVERY: Nanos = Nanos::from_millis(1_000);
+
+/// The reason for turning out a process with more waiting events than its share.
+pub(crate) const TAKES_NO_EVENTS: &str = "it does not take its events";
+
+/// A process, as the kernel knew it when it connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Who {
+    pub(crate) pid: i32,
+    pub(crate) uid: u32,
+}
+
+/// What has happened to a process. The texts follow "process 1 of user 2".
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct What {
+    pub(crate) outcome: &'static str,
+    pub(crate) why: Cow<'static, str>,
+}
+
+#[derive(Debug)]
+struct Refusal {
+    at: Nanos,
+    who: Who,
+    what: What,
+    count: u64,
+}
+
+/// The last refusals, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals {
+    last: VecDeque<Refusal>,
+    /// When a line was last written, and the refusals since.
+    said: Option<Nanos>,
+    unsaid: u64,
+}
+
+impl Refusals {
+    /// Remembers a refusal, and writes a line about it.
+    pub(crate) fn note(&mut self, now: Nanos, who: Who, what: What) {
+        let (Who { pid, uid }, What { outcome, why }) = (who, &what);
+        self.say(now, format_args!("process {pid} of user {uid} {outcome}: {why}"));
+        let same = self.last.iter().position(|old| old.who == who && old.what == what);
+        let count = same.and_then(|at| self.last.remove(at)).map_or(0, |old| old.count);
+        if self.last.len() == REFUSALS_MAX {
+            self.last.pop_front();
+        }
+        self.last.push_back(Refusal { at: now, who, what, count: count + 1 });
+    }
+
+    /// Writes a line at most every [`SAY_EVERY`], and how many were left out before it.
+    pub(crate) fn say(&mut self, now: Nanos, line: Arguments<'_>) {
+        if self.said.is_some_and(|at| now.since(at) < SAY_EVERY) {
+            self.unsaid += 1;
+            return;
+        }
+        self.said = Some(now);
+        match std::mem::take(&mut self.unsaid) {
+            0 => say!("wave tcp: {line}"),
+            more => say!("wave tcp: {line} (and {more} lines left out: see `wave tcp ss`)"),
+        }
+    }
+
+    /// The refusals for a report, newest first.
+    pub(crate) fn report(&self, now: Nanos) -> Value {
+        let row = |refusal: &Refusal| {
+            let Refusal { at, who, what, count } = refusal;
+            let seconds_ago = now.since(*at).0 / 1_000_000_000;
+            json!({
+                "seconds_ago": seconds_ago,
+                "pid": who.pid,
+                "uid": who.uid,
+                "outcome": what.outcome,
+                "why": what.why,
+                "count": count,
+            })
+        };
+        self.last.iter().rev().map(row).collect()
+    }
+}
+
+impl What {
+    pub(crate) fn new(outcome: &'static str, why: impl Into<Cow<'static, str>>) -> What {
+        What { outcome, why: why.into() }
+    }
+
+    /// The stack has refused a call, or reset a connection.
+    pub(crate) fn of_stack(call: Call, reason: Reason) -> What {
+        let why = match (call, reason) {
+            (Call::Listen, Reason::TooMany) => {
+                "its program or user has its share of the agent's listeners (EMFILE)"
+            }
+            (Call::Listen, Reason::NoRoom) => "the agent has as many listeners as it can (ENOBUFS)",
+            (Call::Listen, Reason::NotPermitted) => {
+                "ports below 1024 are for root and the agent's user (EACCES)"
+            }
+            (Call::Connect, Reason::NotPermitted) => {
+                "local ports below 1024 are for root and the agent's user (EACCES)"
+            }
+            (Call::Connect, Reason::TooMany) => {
+                "its program or user has its share of the agent's connections or handshakes (EMFILE)"
+            }
+            (Call::Connect, Reason::NoRoom) => {
+                "the agent has as many handshakes as it can (ENOBUFS)"
+            }
+            (Call::TakeOver, Reason::TooMany) => {
+                "its program or user has its share of the agent's connections (ECONNRESET)"
+            }
+            (Call::TakeOver, Reason::Invalid) => {
+                "the connection has ended, or no process of its family has it (ECONNRESET)"
+            }
+            (Call::TakeOver, Reason::NoRoom) => {
+                "the connection has carried too many bytes since it was shared, or too many others are being taken over (ECONNRESET)"
+            }
+            (Call::TakeOver, Reason::TimedOut) => {
+                "its owner's last requests did not arrive (ECONNRESET)"
+            }
+            (Call::TakeOver, _) => "the connection has ended (ECONNRESET)",
+            (Call::Use, _) => "it used memory or positions that it does not have",
+            (Call::Listen | Call::Accept | Call::Connect, _) => {
+                "it named memory that it does not have, or a name twice (EINVAL)"
+            }
+        };
+        What::new(outcome_of(call), why)
+    }
+
+    /// A request's rings would have exceeded a share.
+    pub(crate) fn beyond_share(request: &Request) -> What {
+        let call = match request {
+            Request::Slot { .. } => Call::Accept,
+            Request::Take { .. } => Call::TakeOver,
+            _ => Call::Connect,
+        };
+        let why = "its program or user has its share of the memory for rings that the agent can map (ENOBUFS)";
+        What::new(outcome_of(call), why)
+    }
+
+    /// A request named rings that are none.
+    pub(crate) fn invalid() -> What {
+        What::new("cannot open a connection", "it named rings outside of its memory (EINVAL)")
+    }
+
+    /// A process has reported this itself.
+    pub(crate) fn reported(trouble: Trouble) -> What {
+        match trouble {
+            Trouble::NotTakenOver => What::new(
+                outcome_of(Call::TakeOver),
+                "by its own report, the connection had ended, or had carried too many bytes (ECONNRESET)",
+            ),
+            Trouble::NoRings => What::new(
+                outcome_of(Call::Connect),
+                "by its own report, its payload memory has no room for more rings (ENOBUFS)",
+            ),
+            Trouble::NoMemory => What::new(
+                "cannot send",
+                "by its own report, its limits or the machine's give it no more memory (ENOBUFS)",
+            ),
+        }
+    }
+}
+
+fn outcome_of(call: Call) -> &'static str {
+    match call {
+        Call::Listen => "cannot listen",
+        Call::Accept => "cannot accept",
+        Call::Connect => "cannot connect",
+        Call::TakeOver => "cannot take over a connection of another process",
+        Call::Use => "has lost a connection",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn who(pid: i32) -> Who {
+        Who { pid, uid: 1_000 }
+    }
+
+    #[test]
+    fn equal_refusals_of_a_process_are_one_row_and_the_report_is_bounded() {
+        let mut refusals = Refusals::default();
+        let full = || What::of_stack(Call::Listen, Reason::TooMany);
+        for second in 0..3 {
+            refusals.note(Nanos::from_millis(1_000 * second), who(1), full());
+        }
+        refusals.note(Nanos::from_millis(4_000), who(2), What::reported(Trouble::NoRings));
+        let report = refusals.report(Nanos::from_millis(9_500));
+        assert_eq!(report[1]["count"], 3);
+        assert_eq!((&report[1]["seconds_ago"], &report[1]["pid"]), (&json!(7), &json!(1)));
+        assert_eq!(report[0]["outcome"], "cannot connect");
+        // A program that forks and fails does not take more than the report has.
+        for pid in 0..1_000 {
+            refusals.note(Nanos(0), who(pid), full());
+        }
+        let report = refusals.report(Nanos(0));
+        assert_eq!(report.as_array().map(Vec::len), Some(REFUSALS_MAX));
+        assert_eq!(report[0]["pid"], 999);
+    }
+
+    #[test]
+    fn enobufs_and_emfile_name_the_limit() {
+        let why = |what: What| what.why.into_owned();
+        let listens = why(What::of_stack(Call::Listen, Reason::NoRoom));
+        let connects = why(What::of_stack(Call::Connect, Reason::NoRoom));
+        let shares = why(What::of_stack(Call::Connect, Reason::TooMany));
+        assert!(listens.contains("listeners") && connects.contains("handshakes"));
+        assert!(shares.contains("share") && shares.contains("connections"));
+    }
+}
