@@ -4,7 +4,7 @@
 //! of each descriptor that it was handed, flags included. So a waiter never relies on `O_NONBLOCK`,
 //! and the host never *writes* to an eventfd that an agent holds: a peer that clears the flag and fills
 //! the counter would block it for good. Agents ring eventfds, as a device does through VFIO; the host
-//! rings a [`SocketBell`], where each call itself asks not to block, and wakes its own cores through
+//! rings a [`SocketBell`], whose flags at its own end no peer can change, and wakes its own cores through
 //! eventfds that it keeps to itself.
 //!
 //! A vector that has to interrupt a thread is a pipe: the kernel sends a signal to the owner of its
@@ -16,6 +16,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use rustix::io::{read, write};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use wave_core::link::{Doorbell, Waiter};
 
 use crate::memory::check;
@@ -168,13 +170,18 @@ pub(crate) fn wait_for_either(bells: [&EventFd; 2], timeout: Option<Duration>) -
 
 /// One end of a doorbell that a host can ring without trusting the agent: a pair of connected
 /// sockets.
+///
+/// A process rings and reads the end that it has created by write(2) and read(2) alone, which
+/// sandboxes allow where they forbid send(2).
 #[derive(Debug)]
 pub struct SocketBell {
     fd: OwnedFd,
+    /// Created here, with `O_NONBLOCK`. No other process has this end, so none can clear the flag.
+    is_own: bool,
 }
 
 impl SocketBell {
-    /// Creates the ringing end and the waiting end.
+    /// Creates the ringing end and the waiting end. Only one of them may be given to the peer.
     pub fn pair() -> io::Result<[SocketBell; 2]> {
         SocketBell::pair_of(libc::SOCK_DGRAM)
     }
@@ -187,16 +194,17 @@ impl SocketBell {
 
     fn pair_of(kind: libc::c_int) -> io::Result<[SocketBell; 2]> {
         let mut raw = [0; 2];
-        let kind = kind | libc::SOCK_CLOEXEC;
+        let kind = kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: `raw` is valid for writes of two descriptors.
         check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, raw.as_mut_ptr()) })?;
         // SAFETY: both were just opened and belong to nobody else.
-        Ok(raw.map(|raw| SocketBell { fd: unsafe { OwnedFd::from_raw_fd(raw) } }))
+        let ends = raw.map(|raw| unsafe { OwnedFd::from_raw_fd(raw) });
+        Ok(ends.map(|fd| SocketBell { fd, is_own: true }))
     }
 
     /// The waiting end behind a descriptor that was received from the peer.
     pub fn from_fd(fd: OwnedFd) -> SocketBell {
-        SocketBell { fd }
+        SocketBell { fd, is_own: false }
     }
 
     /// Either end, received from a peer that is not trusted: no operation on it waits for the peer, not even closing it.
@@ -220,23 +228,23 @@ impl SocketBell {
         if asked.is_err() || domain != libc::AF_UNIX {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        Ok(SocketBell { fd })
+        Ok(SocketBell { fd, is_own: false })
+    }
+
+    /// Continues with `fd`, a duplicate of this end's descriptor, and closes the other.
+    pub fn renumber(&mut self, fd: OwnedFd) {
+        self.fd = fd;
     }
 
     /// Consumes the rings so far, in several reads if necessary. Returns whether there was one.
     pub fn drain(&self) -> bool {
-        let mut rung = false;
-        let mut byte = 0u8;
+        let flags = RecvFlags::DONTWAIT;
         // Bounded: a peer that rings endlessly must not keep its waiter here.
-        for _ in 0..RINGS_PER_DRAIN {
-            let (fd, at) = (self.fd.as_raw_fd(), (&raw mut byte).cast());
-            // SAFETY: one byte is valid for writes during the call.
-            if unsafe { libc::recv(fd, at, 1, libc::MSG_DONTWAIT) } <= 0 {
-                break;
-            }
-            rung = true;
-        }
-        rung
+        let rings = (0..RINGS_PER_DRAIN).take_while(|_| match self.is_own {
+            true => read(&self.fd, &mut [0]).is_ok_and(|count| count > 0),
+            false => recv(&self.fd, &mut [0], flags).is_ok_and(|(count, _)| count > 0),
+        });
+        rings.count() > 0
     }
 }
 
@@ -262,10 +270,12 @@ impl AsFd for SocketBell {
 
 impl Doorbell for SocketBell {
     fn ring(&self) {
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: one byte is valid for reads during the call. If there is no room for it, the
-        // peer has rings that it has not read yet; if there is no peer, nobody waits.
-        unsafe { libc::send(self.fd.as_raw_fd(), [0u8].as_ptr().cast(), 1, flags) };
+        // If there is no room for the byte, the peer has rings that it has not read yet; if there is
+        // no peer, nobody waits. SIGPIPE comes from sockets of bytes, not from those of messages.
+        let _ = match self.is_own {
+            true => write(&self.fd, &[0]),
+            false => send(&self.fd, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL),
+        };
     }
 }
 
@@ -394,6 +404,27 @@ mod tests {
         assert!(agent.wait(None));
         drop(agent);
         host.ring();
+    }
+
+    #[test]
+    fn ringing_a_peer_that_has_gone_raises_no_signal() {
+        static RAISED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+        extern "C" fn handler(_: libc::c_int) {
+            RAISED.store(true, std::sync::atomic::Ordering::SeqCst);
+        }
+        // SAFETY: all zeros is a valid sigaction, and the handler only stores.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handler as extern "C" fn(libc::c_int) as libc::sighandler_t;
+            check(libc::sigaction(libc::SIGPIPE, &action, std::ptr::null_mut())).unwrap();
+        }
+        for [bell, peer] in [SocketBell::pair().unwrap(), SocketBell::pair_that_hangs_up().unwrap()]
+        {
+            drop(peer);
+            bell.ring();
+            assert!(!bell.drain());
+        }
+        assert!(!RAISED.load(std::sync::atomic::Ordering::SeqCst));
     }
 
     #[test]

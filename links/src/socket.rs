@@ -367,6 +367,11 @@ impl Connection {
         poll(self.as_fd(), gone, Some(Duration::ZERO)).is_ok_and(|events| events & gone != 0)
     }
 
+    /// Continues with `fd`, a duplicate of the connection's descriptor, and closes the other.
+    pub fn renumber(&mut self, fd: OwnedFd) {
+        self.fd = fd;
+    }
+
     /// Whether an agent has left: it has closed its end, has died, or has written to the socket, which agents do not after the
     /// handshake.
     pub fn has_left(&self) -> bool {

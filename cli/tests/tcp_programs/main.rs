@@ -2,6 +2,7 @@
 
 mod bursts;
 mod deaths;
+mod descriptors;
 mod forks;
 mod library;
 mod matrix;
@@ -9,6 +10,7 @@ mod network;
 mod passing;
 mod replacements;
 mod replica;
+mod sandboxes;
 mod sequences;
 mod servers;
 

@@ -1,7 +1,7 @@
 //! The program's end of a window with one context: connecting, queues and parking.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -237,7 +237,10 @@ impl Line {
             Ok(0) => Woken::TimedOut,
             Ok(_) if self.bell.drain() || !events.contains(PollFlags::HUP) => Woken::Rung,
             Ok(_) => Woken::HungUp,
-            Err(_) => Woken::Rung,
+            Err(_) => {
+                self.bell.drain();
+                Woken::Rung
+            }
         }
     }
 
@@ -258,6 +261,20 @@ impl Line {
     /// All descriptors of the line, for a process that must not keep them: a child of fork(2).
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
         [self.connection.as_fd(), self.bell.as_fd(), self.agent_bell.as_fd()]
+    }
+
+    /// Continues with duplicates of the descriptors, at other numbers.
+    ///
+    /// # Errors
+    /// As `duplicate`. The line works all the same.
+    pub fn renumber(
+        &mut self,
+        duplicate: impl Fn(BorrowedFd<'_>) -> io::Result<OwnedFd>,
+    ) -> io::Result<()> {
+        self.connection.renumber(duplicate(self.connection.as_fd())?);
+        self.bell.renumber(duplicate(self.bell.as_fd())?);
+        self.agent_bell.renumber(duplicate(self.agent_bell.as_fd())?);
+        Ok(())
     }
 
     /// The doorbell, for polling.

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use wave_links::Payload;
 use wave_posix::{Context, Line, Options, ToeError, Woken};
 
+use crate::sys;
+
 /// Time between two checks of a silent agent.
 const LIFE_CHECK: Duration = Duration::from_millis(250);
 
@@ -33,8 +35,9 @@ impl Agent {
     pub fn attach(path: &Path, incarnation: u64, patience: Duration) -> Result<Agent, ToeError> {
         let Options { payload_bytes, receive_bytes, send_bytes, .. } = Options::default();
         let (payload, file) = Payload::create("wave-toe-payload", payload_bytes)?;
-        let line = Line::connect(path, &[], (&payload, file.as_fd()), patience)?;
-        let bell = Arc::new(line.bell().try_clone_to_owned()?);
+        let mut line = Line::connect(path, &[], (&payload, file.as_fd()), patience)?;
+        line.renumber(|fd| Ok(sys::own_duplicate(fd)?))?;
+        let bell = Arc::new(sys::own_duplicate(line.bell()).map_err(std::io::Error::from)?);
         let context = Context::new(line, payload_bytes, [receive_bytes, send_bytes]);
         Ok(Agent {
             context,

@@ -6,7 +6,7 @@ use std::time::Instant;
 use rustix::fs::fstat;
 use rustix::io::Errno;
 use rustix::net::getpeername;
-use rustix::net::sockopt::{socket_acceptconn, socket_linger};
+use rustix::net::sockopt::socket_acceptconn;
 
 use crate::deferred_close::ClosedSocket;
 use crate::description::{Description, State, Tcp};
@@ -39,7 +39,7 @@ impl Sockets {
             return Ok(false);
         };
         world.look();
-        let linger = socket_linger(sys::fd(fd)).unwrap_or(None);
+        let linger = world.description(at).wait_bounds.linger;
         let (view, forks) = (world.view(at), world.forks);
         let description = world.description(at);
         let is_last = description.handles == 1;

@@ -61,6 +61,7 @@ impl World {
     pub fn defer_close(&mut self, fd: c_int, incarnation: u64, socket: ClosedSocket) -> bool {
         if self.deferred_closes.set.is_none() {
             let Ok(set) = epoll::create(CreateFlags::CLOEXEC) else { return false };
+            let set = sys::move_away(set);
             self.hide(set.as_raw_fd());
             self.deferred_closes.set = Some(set);
         }

@@ -9,6 +9,7 @@ use wave_readiness::{EventFlags, Source};
 
 use crate::address::Family;
 use crate::listeners::Listens;
+use crate::options::WaitBounds;
 
 /// State of a socket, with the name of its connection or listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +58,7 @@ pub struct Description {
     pub is_disconnecting: bool,
     /// TCP_CORK: bytes are held back until it is cleared.
     pub is_corked: bool,
+    pub wait_bounds: WaitBounds,
     /// The state of a listener; `None` for other sockets.
     pub listens: Option<Box<Listens>>,
     /// For [`State::NotOwned`]: what the agent needs to hand the connection over. `is_lost` after a takeover has failed.
@@ -103,6 +105,7 @@ impl Description {
             owes_connect: false,
             is_disconnecting: false,
             is_corked: false,
+            wait_bounds: WaitBounds::default(),
             listens: None,
             checkpoint: None,
             is_lost: false,

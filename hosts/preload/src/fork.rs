@@ -169,6 +169,7 @@ impl World {
             is_read_shut: parents.is_read_shut,
             is_write_shut: parents.is_write_shut,
             is_corked: parents.is_corked,
+            wait_bounds: parents.wait_bounds,
             listens,
             checkpoint,
             secret,

@@ -437,6 +437,7 @@ impl World {
                 agent.context.flush();
                 let mut description = Description::new(incarnation, family, State::Open(name));
                 description.is_nonblocking = flags & libc::SOCK_NONBLOCK != 0;
+                description.wait_bounds = kept.as_ref().map(Kept::wait_bounds).unwrap_or_default();
                 let fd = fd.into_raw_fd();
                 let place = self.insert(fd, description);
                 self.agent(incarnation).owners.insert(name, place);

@@ -12,7 +12,7 @@ use wave_readiness::{EventFlags, Source};
 
 use crate::address::{self, Encoded, Family};
 use crate::description::{Description, State, Tcp};
-use crate::options::Kept;
+use crate::options::{Kept, WaitBounds};
 use crate::sockets::{Sockets, Verdict};
 use crate::sys;
 use crate::wait::Stop;
@@ -265,6 +265,7 @@ impl World {
         let incarnation = self.attach()?;
         let mut description = Description::new(incarnation, family, State::Idle);
         description.is_nonblocking = flags.contains(OFlags::NONBLOCK);
+        description.wait_bounds = WaitBounds::of(sys::fd(fd));
         let at = self.insert(fd, description);
         self.tell(at, EventFlags::empty());
         self.take_over_interests(at, fd, is_shared);

@@ -45,7 +45,42 @@ pub struct Kept {
     pub mss_max: u16,
 }
 
+/// The options that bound how long calls wait, as they were last set in this process. Calls do not ask the kernel for them, because
+/// sandboxes forbid getsockopt(2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitBounds {
+    /// SO_LINGER.
+    pub linger: Option<Duration>,
+    /// SO_RCVTIMEO.
+    receive: Option<Duration>,
+    /// SO_SNDTIMEO.
+    send: Option<Duration>,
+}
+
+impl WaitBounds {
+    /// Reads the options of a kernel socket.
+    pub fn of(fd: BorrowedFd<'_>) -> WaitBounds {
+        WaitBounds {
+            linger: sockopt::socket_linger(fd).unwrap_or(None),
+            receive: sockopt::socket_timeout(fd, Timeout::Recv).unwrap_or(None),
+            send: sockopt::socket_timeout(fd, Timeout::Send).unwrap_or(None),
+        }
+    }
+
+    pub fn timeout(&self, of: Timeout) -> Option<Duration> {
+        match of {
+            Timeout::Recv => self.receive,
+            Timeout::Send => self.send,
+        }
+    }
+}
+
 impl Kept {
+    pub fn wait_bounds(&self) -> WaitBounds {
+        let Kept { linger, receive_timeout: receive, send_timeout: send, .. } = *self;
+        WaitBounds { linger, receive, send }
+    }
+
     /// Reads the options of a kernel socket.
     pub fn of(fd: BorrowedFd<'_>, family: Family) -> Result<Kept, Errno> {
         let (service, hop_limit) = match family {
@@ -168,6 +203,7 @@ impl Sockets {
         self.answer(fd, |world, at| {
             let description = world.description(at);
             if let Ok(kept) = Kept::of(sys::fd(fd), description.family) {
+                description.wait_bounds = kept.wait_bounds();
                 match description.state {
                     State::Listening { listener, .. } => {
                         let (incarnation, mss_max) = (description.incarnation, kept.mss_max);

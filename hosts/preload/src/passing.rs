@@ -18,7 +18,7 @@ use crate::description::{Description, State};
 use crate::listeners::Listens;
 use crate::marks::Marks;
 use crate::names::family_of;
-use crate::options::Kept;
+use crate::options::{Kept, WaitBounds};
 use crate::sockets::Sockets;
 use crate::sys;
 use crate::world::{ATTACH_PATIENCE, World};
@@ -371,6 +371,7 @@ impl World {
         description.reuses_address = sockopt::socket_reuseaddr(sys::fd(fd)).unwrap_or(false);
         description.reuses_port = sockopt::socket_reuseport(sys::fd(fd)).unwrap_or(false);
         description.is_corked = sockopt::tcp_cork(sys::fd(fd)).unwrap_or(false);
+        description.wait_bounds = WaitBounds::of(sys::fd(fd));
         let mut is_listener = false;
         match passed {
             Passed::Bound(own) => description.bound = Some(own),

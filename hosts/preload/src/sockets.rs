@@ -65,6 +65,7 @@ impl Sockets {
         if let Ok(mut world) = self.open() {
             // Without an agent, the calls that need one report it.
             let _ = world.attach_within(ATTACH_PATIENCE);
+            world.prepare_sleep();
         }
     }
 

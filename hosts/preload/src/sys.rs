@@ -1,11 +1,11 @@
 //! System calls for which rustix has no safe form. None goes through a symbol that `interpose` replaces.
 
 use std::ffi::c_int;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, Timespec};
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 /// A program's descriptor, by its number.
 pub fn fd(number: c_int) -> BorrowedFd<'static> {
@@ -13,6 +13,28 @@ pub fn fd(number: c_int) -> BorrowedFd<'static> {
     // SAFETY: it is not -1. The descriptor is the program's, not ours to close: a call on one that the program has closed fails, or
     // reaches the next file with that number, as the program's own calls would.
     unsafe { BorrowedFd::borrow_raw(number) }
+}
+
+/// Least numbers of the library's own descriptors, of which the first that RLIMIT_NOFILE allows is taken. Programs count on low numbers:
+/// they get the lowest free one, choose some for dup2(2), and close all of them. Higher ones would make fork(2) slower, which copies the
+/// table up to the highest.
+const OWN_FROM: [c_int; 6] = [960, 448, 192, 96, 32, 0];
+
+/// Duplicates a descriptor for the library's own use.
+pub fn own_duplicate(fd: impl AsFd) -> Result<OwnedFd, Errno> {
+    let mut made = Err(Errno::MFILE);
+    for least in OWN_FROM {
+        made = fcntl_dupfd_cloexec(&fd, least);
+        if made.is_ok() {
+            break;
+        }
+    }
+    made
+}
+
+/// Moves a new descriptor of the library to the numbers of [`own_duplicate`], if one of them is free.
+pub fn move_away(fd: OwnedFd) -> OwnedFd {
+    own_duplicate(&fd).unwrap_or(fd)
 }
 
 /// Closes one of the program's descriptors.
@@ -163,24 +185,73 @@ pub fn ppoll(
     timeout: Option<Duration>,
     mask: Option<SignalMask>,
 ) -> Result<usize, Errno> {
-    let mut timeout = timeout.map(|timeout| libc::timespec {
-        tv_sec: timeout.as_secs().min(i64::MAX as u64) as libc::time_t,
-        tv_nsec: timeout.subsec_nanos().into(),
-    });
-    let at = timeout.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
-    let mask = mask.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let mut left = kernels_time(timeout);
+    let at = left.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    let signals = mask.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let bytes = size_of::<SignalMask>();
     // SAFETY: `fds` is valid for its number of entries; `at` and `mask` are null or valid for the call.
     let count =
-        unsafe { libc::syscall(libc::SYS_ppoll, fds.as_mut_ptr(), fds.len(), at, mask, bytes) };
-    usize::try_from(count).map_err(|_| last_error())
+        unsafe { libc::syscall(libc::SYS_ppoll, fds.as_mut_ptr(), fds.len(), at, signals, bytes) };
+    match usize::try_from(count).map_err(|_| last_error()) {
+        // More entries than RLIMIT_NOFILE, which sandboxed programs set to 0 or 1.
+        Err(Errno::INVAL) => pselect(fds, timeout, mask),
+        found => found,
+    }
+}
+
+/// As [`ppoll`], by pselect6(2), which has no limit of descriptors.
+fn pselect(
+    fds: &mut [libc::pollfd],
+    timeout: Option<Duration>,
+    mask: Option<SignalMask>,
+) -> Result<usize, Errno> {
+    /// The events for which each of the three sets stands.
+    const KINDS: [i16; 3] =
+        [libc::POLLIN | libc::POLLRDNORM | libc::POLLHUP, libc::POLLOUT, libc::POLLPRI];
+    let count = fds.iter().map(|entry| entry.fd + 1).max().unwrap_or(0).max(0) as usize;
+    let has = |set: &[u64], fd: c_int| set[fd as usize / 64] & 1 << (fd % 64) != 0;
+    let mut sets = KINDS.map(|kinds| {
+        let mut set = vec![0_u64; count.div_ceil(64)];
+        for entry in fds.iter().filter(|entry| entry.fd >= 0 && entry.events & kinds != 0) {
+            set[entry.fd as usize / 64] |= 1 << (entry.fd % 64);
+        }
+        set
+    });
+    let mut left = kernels_time(timeout);
+    let at = left.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    let signals = mask.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let signals = [signals as usize, size_of::<SignalMask>()];
+    let [read, write, except] = sets.each_mut().map(|set| set.as_mut_ptr());
+    // SAFETY: the sets have a bit for each of `count` descriptors; `at` and the mask are null or valid for the call.
+    let found = unsafe {
+        libc::syscall(libc::SYS_pselect6, count, read, write, except, at, signals.as_ptr())
+    };
+    if found < 0 {
+        return Err(last_error());
+    }
+    for entry in fds.iter_mut() {
+        entry.revents = 0;
+        for (set, kinds) in sets.iter().zip(KINDS).filter(|_| entry.fd >= 0) {
+            if entry.events & kinds != 0 && has(set, entry.fd) {
+                entry.revents |= entry.events & kinds;
+            }
+        }
+    }
+    Ok(fds.iter().filter(|entry| entry.revents != 0).count())
+}
+
+fn kernels_time(time: Option<Duration>) -> Option<libc::timespec> {
+    time.map(|time| libc::timespec {
+        tv_sec: time.as_secs().min(i64::MAX as u64) as libc::time_t,
+        tv_nsec: time.subsec_nanos().into(),
+    })
 }
 
 /// As [`ppoll`].
-pub fn poll_masked(
+pub fn poll(
     fds: &mut [PollFd<'_>],
     timeout: Option<&Timespec>,
-    mask: SignalMask,
+    mask: Option<SignalMask>,
 ) -> Result<usize, Errno> {
     const { assert!(size_of::<PollFd<'_>>() == size_of::<libc::pollfd>()) };
     const { assert!(align_of::<PollFd<'_>>() == align_of::<libc::pollfd>()) };
@@ -189,7 +260,7 @@ pub fn poll_masked(
     let fds = unsafe { std::slice::from_raw_parts_mut(at, fds.len()) };
     let timeout = timeout
         .map(|timeout| Duration::new(timeout.tv_sec.max(0) as u64, timeout.tv_nsec.max(0) as u32));
-    ppoll(fds, timeout, Some(mask))
+    ppoll(fds, timeout, mask)
 }
 
 /// Number of written bytes that the peer of a kernel socket has not acknowledged (`SIOCOUTQ`: see tcp(7)).

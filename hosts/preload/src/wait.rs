@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, Timespec};
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, socket_timeout};
+use rustix::net::sockopt::Timeout;
 use wave_readiness::Waiter;
 
 use crate::lock::Waiting;
@@ -74,10 +74,7 @@ impl Waiter for Thread<'_> {
     }
 
     fn poll(&self, fds: &mut [PollFd<'_>], timeout: Option<&Timespec>) -> Result<usize, Errno> {
-        Waiting::outside(|| match self.mask {
-            None => rustix::event::poll(fds, timeout),
-            Some(mask) => sys::poll_masked(fds, timeout, mask),
-        })
+        Waiting::outside(|| sys::poll(fds, timeout, self.mask))
     }
 }
 
@@ -201,7 +198,7 @@ impl Sockets {
             world.settle(at);
             return Verdict::Ours(answer.expect("a call that must not wait answers"));
         }
-        let patience = socket_timeout(sys::fd(fd), timeout).unwrap_or(None);
+        let patience = world.description(at).wait_bounds.timeout(timeout);
         let deadline = patience.and_then(|patience| Instant::now().checked_add(patience));
         // The call continues even if the descriptor is closed meanwhile.
         world.description(at).handles += 1;

@@ -20,6 +20,7 @@ use crate::held::Held;
 use crate::marks::Marks;
 use crate::messages::say;
 use crate::poll::Set;
+use crate::sys;
 
 /// Longest sleep before a check whether the agents are still alive. A hang-up wakes at once.
 const LIFE_CHECK: Duration = Duration::from_secs(1);
@@ -154,6 +155,7 @@ impl World {
         }
         let incarnation = agent.incarnation;
         self.agents.push(agent);
+        self.prepare_sleep();
         self.has_reported = false;
         // Sleeping threads wait for the old agent's doorbell, or for none.
         self.has_news = true;
@@ -362,15 +364,27 @@ impl World {
         others.into_iter().flatten().fold(LIFE_CHECK, Duration::min)
     }
 
+    /// Creates what a thread needs to sleep, ahead of a sandbox that forbids it.
+    pub fn prepare_sleep(&mut self) {
+        wave_readiness::prepare_sleep();
+        if self.spare.is_empty()
+            && let Ok(own) = self.new_sleeper()
+        {
+            self.spare.push(own);
+        }
+    }
+
+    fn new_sleeper(&self) -> Result<Arc<OwnedFd>, Errno> {
+        let own = sys::move_away(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        self.private.set(own.as_raw_fd());
+        Ok(Arc::new(own))
+    }
+
     /// Registers a thread that is about to sleep, and returns the eventfd that wakes it.
     pub fn enter_sleep(&mut self) -> Result<Arc<OwnedFd>, Errno> {
         let own = match self.spare.pop() {
             Some(own) => own,
-            None => {
-                let own = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-                self.private.set(own.as_raw_fd());
-                Arc::new(own)
-            }
+            None => self.new_sleeper()?,
         };
         self.sleepers.push(Arc::clone(&own));
         Ok(own)

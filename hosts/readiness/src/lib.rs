@@ -43,4 +43,5 @@ pub use rustix::event::{PollFd, PollFlags, Timespec};
 pub use rustix::io::Errno;
 pub use select::{Bits, select};
 pub use source::Source;
-pub use waiter::{Alone, Waiter};
+pub use waiter::{Alone, Waiter, prepare_sleep};
+pub use waker::{Keeper, set_keeper};

@@ -77,6 +77,11 @@ impl Deadline {
     }
 }
 
+/// Creates what a thread needs to sleep, ahead of a sandbox that forbids eventfd(2).
+pub fn prepare_sleep() {
+    Waker::prepare();
+}
+
 /// Result of a sleep.
 #[derive(Debug)]
 pub struct Slept {

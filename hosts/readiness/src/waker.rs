@@ -1,6 +1,6 @@
 //! Descriptors that wake a sleeping thread.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,6 +11,22 @@ use rustix::process::{Pid, getpid};
 const SPARE_MAX: usize = 64;
 
 static SPARE: Mutex<Vec<Arc<Waker>>> = Mutex::new(Vec::new());
+
+/// What the process does with the descriptors that this crate keeps, such as hiding them from a program.
+#[derive(Clone, Copy, Debug)]
+pub struct Keeper {
+    /// Takes a new descriptor, and returns it or a duplicate.
+    pub keep: fn(OwnedFd) -> OwnedFd,
+    /// Called before a descriptor is closed.
+    pub closes: fn(BorrowedFd<'_>),
+}
+
+static KEEPER: OnceLock<Keeper> = OnceLock::new();
+
+/// Sets the process's keeper. Only the first call has an effect.
+pub fn set_keeper(keeper: Keeper) {
+    let _ = KEEPER.set(keeper);
+}
 
 /// An eventfd that is readable after a ring, until it is drained.
 #[derive(Debug)]
@@ -25,6 +41,10 @@ impl Waker {
     /// `EMFILE`, `ENFILE`, `ENOMEM`: eventfd(2).
     pub fn new() -> Result<Waker, Errno> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let event = match KEEPER.get() {
+            Some(keeper) => (keeper.keep)(event),
+            None => event,
+        };
         Ok(Waker { event, process: getpid() })
     }
 
@@ -42,6 +62,17 @@ impl Waker {
             None => {}
         }
         Waker::new().map(Arc::new)
+    }
+
+    /// Creates a waker for a later [`Waker::take`], if there is none.
+    pub fn prepare() {
+        let has_one =
+            |spare: &mut Vec<Arc<Waker>>| spare.iter().any(|one| one.is_of_this_process());
+        if SPARE.try_lock().is_ok_and(|mut spare| !has_one(&mut spare))
+            && let Ok(waker) = Waker::new()
+        {
+            Waker::give_back(Arc::new(waker));
+        }
     }
 
     /// Keeps a waker, which must be in no list, for [`Waker::take`].
@@ -68,6 +99,14 @@ impl Waker {
     /// Whether this process created the waker, rather than a process that forked it.
     pub fn is_of_this_process(&self) -> bool {
         self.process == getpid()
+    }
+}
+
+impl Drop for Waker {
+    fn drop(&mut self) {
+        if let Some(keeper) = KEEPER.get() {
+            (keeper.closes)(self.event.as_fd());
+        }
     }
 }
 

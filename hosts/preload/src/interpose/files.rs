@@ -210,7 +210,19 @@ unsafe extern "C" fn syscall(
     f: usize,
 ) -> c_long {
     let fd = a as c_int;
-    if is_ours(fd) || is_private(fd) {
+    // The second descriptor of a call that has two.
+    let other = match number {
+        libc::SYS_dup3 => b as c_int,
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_dup2 => b as c_int,
+        _ => fd,
+    };
+    let is_any = |is_it: fn(c_int) -> bool| is_it(fd) || is_it(other);
+    if number == libc::SYS_seccomp {
+        super::identity::attach();
+    } else if number == libc::SYS_close_range {
+        return close_range(a as c_uint, b as c_uint, c as c_int).into();
+    } else if is_any(is_ours) || is_any(is_private) {
         use super::{data, sockets as names};
         let at = |word: usize| word as *mut c_void;
         // SAFETY: the calls' own contracts; arguments are words, as the kernel takes them.
@@ -222,6 +234,8 @@ unsafe extern "C" fn syscall(
                 libc::SYS_accept4 => Some(names::call_accept4(fd, at(b), at(c), d as c_int)),
                 libc::SYS_dup => Some(dup(fd) as c_long),
                 libc::SYS_dup3 => Some(dup3(fd, b as c_int, c as c_int) as c_long),
+                #[cfg(target_arch = "x86_64")]
+                libc::SYS_dup2 => Some(dup2(fd, b as c_int) as c_long),
                 libc::SYS_fcntl => Some(fcntl(fd, b as c_int, at(c)) as c_long),
                 libc::SYS_ioctl => Some(ioctl(fd, b as c_ulong, at(c)) as c_long),
                 _ => None,

@@ -1,6 +1,6 @@
-//! Calls after which a process may be unable to reach the agent's socket, so it attaches before them.
+//! Calls after which a process may be unable to reach the agent's socket, or to create descriptors: it attaches before them.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_ulong};
 
 use libc::uid_t;
 
@@ -8,7 +8,7 @@ use super::next;
 use super::process::{is_vfork_child, sockets_or_new};
 
 /// Attaches, unless this is a child of vfork(2), which shares its parent's memory.
-fn attach() {
+pub fn attach() {
     if let Some(sockets) = sockets_or_new()
         && !is_vfork_child()
     {
@@ -38,4 +38,19 @@ extern "C" fn setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int {
 unsafe extern "C" fn chroot(path: *const c_char) -> c_int {
     attach();
     next!(chroot(path => *const c_char) -> c_int)
+}
+
+// The unused arguments are passed on in their registers.
+#[unsafe(no_mangle)]
+extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
+    if option == libc::PR_SET_SECCOMP {
+        attach();
+    }
+    next!(prctl(
+        option => c_int,
+        a => c_ulong,
+        b => c_ulong,
+        c => c_ulong,
+        d => c_ulong,
+    ) -> c_int)
 }

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
@@ -74,9 +75,20 @@ fn prepare() {
     static PREPARED: OnceLock<()> = OnceLock::new();
     PREPARED.get_or_init(|| {
         OWNER.store(std::process::id() as i32, Ordering::Relaxed);
+        wave_readiness::set_keeper(wave_readiness::Keeper {
+            keep,
+            closes: |fd| PRIVATE.clear(fd.as_raw_fd()),
+        });
         // SAFETY: they are functions of this library, which is never unloaded.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
     });
+}
+
+/// Hides a descriptor of the library from the program.
+fn keep(fd: OwnedFd) -> OwnedFd {
+    let fd = sys::move_away(fd);
+    PRIVATE.set(fd.as_raw_fd());
+    fd
 }
 
 thread_local! {

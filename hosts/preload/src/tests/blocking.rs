@@ -104,12 +104,16 @@ fn socket_timeouts_end_blocking_calls() {
     let listener = listener(&server, 1);
     let fd = connect(&client, 0);
     let there = accept(&server, listener);
-    let short = Some(Duration::from_millis(5));
-    sockopt::set_socket_timeout(sys::fd(fd), Timeout::Recv, short).unwrap();
+    let shorten = |sockets: &Sockets, fd: c_int, of: Timeout| {
+        let short = Some(Duration::from_millis(5));
+        sockopt::set_socket_timeout(sys::fd(fd), of, short).unwrap();
+        sockets.option_was_set(fd);
+    };
+    shorten(&client, fd, Timeout::Recv);
     assert_eq!(receive(&client, fd, &mut [0], 0), Err(Errno::AGAIN));
-    sockopt::set_socket_timeout(sys::fd(listener), Timeout::Recv, short).unwrap();
+    shorten(&server, listener, Timeout::Recv);
     assert_eq!(ours(server.accept(listener, 0)).unwrap_err(), Errno::AGAIN);
-    sockopt::set_socket_timeout(sys::fd(fd), Timeout::Send, short).unwrap();
+    shorten(&client, fd, Timeout::Send);
     // Send until no room is left: first a write is taken in part, then a write fails.
     let bytes = vec![7; 1 << 20];
     let mut taken = 0;
