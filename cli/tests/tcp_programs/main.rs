@@ -13,6 +13,7 @@ mod replica;
 mod sandboxes;
 mod sequences;
 mod servers;
+mod sets;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

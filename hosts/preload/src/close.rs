@@ -6,7 +6,7 @@ use std::time::Instant;
 use rustix::fs::fstat;
 use rustix::io::Errno;
 use rustix::net::getpeername;
-use rustix::net::sockopt::socket_acceptconn;
+use rustix::net::sockopt::{socket_acceptconn, socket_type};
 
 use crate::deferred_close::ClosedSocket;
 use crate::description::{Description, State, Tcp};
@@ -115,12 +115,24 @@ impl Sockets {
         {
             world.share(at, new);
         }
-        if let Some(set) = world.sets.get(&old).map(std::sync::Arc::clone) {
-            world.add_set(new, set);
-        }
         if world.find(old).is_none() && may_become_ours(old) {
             world.note_duplicates(old, new);
         }
+        // A set is known by all its descriptors, although it may have none of our sockets yet.
+        if socket_type(sys::fd(old)).is_err()
+            && let Ok(set) = world.watch(old)
+            && crate::marks::Marks::can(new)
+        {
+            world.add_set(new, set);
+        }
+    }
+
+    /// Called with descriptors that this process has received: some may be duplicates of its sets.
+    #[cfg_attr(test, allow(dead_code))]
+    pub fn received(&self, fds: &[c_int]) {
+        let Ok(mut world) = self.open() else { return };
+        // Only known sets have anything that the kernel's do not.
+        fds.iter().for_each(|fd| drop(world.recognize(*fd)));
     }
 
     /// Records O_NONBLOCK as the program sets it.

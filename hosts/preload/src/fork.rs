@@ -4,6 +4,7 @@
 //! the agent, which shares the parent's port. A connection stays the parent's until the child uses it: then the agent hands it over
 //! (docs/adr/0068).
 
+use std::collections::HashMap;
 use std::ffi::c_int;
 
 use rustix::io::Errno;
@@ -11,6 +12,7 @@ use wave_posix::{Checkpoint, Interest, Trouble};
 use wave_readiness::EventFlags;
 
 use crate::description::{Description, State};
+use crate::inherited_sets::InheritedSet;
 use crate::messages::say;
 use crate::sys;
 use crate::world::{ATTACH_PATIENCE, World};
@@ -18,6 +20,8 @@ use crate::world::{ATTACH_PATIENCE, World};
 /// An inherited socket with its descriptors in the child.
 #[derive(Debug)]
 pub struct Inherited {
+    /// Index of the description in the parent.
+    place: usize,
     fds: Vec<c_int>,
     description: Description,
 }
@@ -26,9 +30,10 @@ impl World {
     /// Copies of the sockets, for a child to inherit. They share nothing with this world.
     pub fn copy_for_child(&self) -> Vec<Inherited> {
         let mut copies: Vec<Option<Inherited>> = Vec::new();
-        let open = self.descriptions.iter().map(Option::as_ref);
-        copies.extend(open.map(|one| {
-            Some(Inherited { fds: Vec::new(), description: self.copy_description(one?) })
+        let open = self.descriptions.iter().enumerate();
+        copies.extend(open.map(|(place, one)| {
+            let description = self.copy_description(one.as_ref()?);
+            Some(Inherited { place, fds: Vec::new(), description })
         }));
         for (fd, place) in (0..).zip(&self.fds) {
             let at = (*place as usize).checked_sub(1);
@@ -40,23 +45,32 @@ impl World {
     }
 
     /// Adds the sockets that were inherited from the parent.
-    pub fn inherit(&mut self, inherited: Vec<Inherited>, family_secret: Option<u128>) {
+    pub fn inherit(
+        &mut self,
+        inherited: Vec<Inherited>,
+        sets: Vec<InheritedSet>,
+        family_secret: Option<u128>,
+    ) {
         self.family_secret = family_secret;
-        for Inherited { fds, description } in inherited {
+        let mut places = HashMap::new();
+        for Inherited { place, fds, description } in inherited {
             let Some((first, others)) = fds.split_first() else { continue };
             let is_listener = matches!(description.state, State::Listening { .. });
             let at = self.insert(*first, description);
+            places.insert(place, at);
             others.iter().for_each(|fd| self.share(at, *fd));
             if is_listener {
                 self.listeners.push(at);
             }
             self.tell(at, EventFlags::empty());
         }
+        self.inherit_sets(sets, &places);
     }
 
     /// Prepares for a fork(2): the child may take connections over.
     pub fn prepare_fork(&mut self) {
         self.push_held();
+        self.sets_at_fork = self.sets_for_child();
         if !self.all().any(|one| matches!(one.state, State::Open(_))) {
             return;
         }

@@ -23,6 +23,7 @@ mod deferred_close;
 mod description;
 mod fork;
 mod held;
+mod inherited_sets;
 mod listeners;
 mod lock;
 mod marks;

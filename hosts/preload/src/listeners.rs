@@ -7,6 +7,7 @@
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -24,6 +25,7 @@ use crate::description::{Description, State};
 use crate::names::{family_of, kernels_name};
 use crate::options::Kept;
 use crate::passing::listener_of;
+use crate::poll::Set;
 use crate::sockets::{Sockets, Verdict};
 use crate::sys;
 use crate::world::{RETRY, World};
@@ -51,7 +53,13 @@ pub struct Listens {
     /// Whether the program waits for connections, as last told to the agent.
     pub interest: Interest,
     /// The program's sets that contain the listener.
-    pub sets: Vec<c_int>,
+    pub sets: Vec<Weak<Set>>,
+}
+
+impl Listens {
+    fn is_in(&self, set: &Arc<Set>) -> bool {
+        self.sets.iter().any(|other| other.as_ptr() == Arc::as_ptr(set))
+    }
 }
 
 /// An accepted connection: its descriptor, and the peer's address as the program sees it.
@@ -285,25 +293,26 @@ impl World {
     }
 
     /// Records that a set contains this listener, if the descriptor is one.
-    pub fn note_set(&mut self, set: c_int, fd: c_int) {
+    pub fn note_set(&mut self, set: &Arc<Set>, fd: c_int) {
         if let Some(at) = self.find(fd)
             && let Some(listens) = &mut self.description(at).listens
-            && !listens.sets.contains(&set)
+            && !listens.is_in(set)
         {
-            listens.sets.push(set);
+            listens.sets.retain(|other| other.strong_count() > 0);
+            listens.sets.push(Arc::downgrade(set));
         }
     }
 
     /// Called when the program waits for events of a set: asks for connections of the set's listeners, since some of them may have been
     /// left to children.
-    pub fn await_set(&mut self, set: c_int) {
+    pub fn await_set(&mut self, set: &Arc<Set>) {
         if !self.has_left_listeners {
             return;
         }
         for place in 0..self.listeners.len() {
             let at = self.listeners[place];
             let listens = &self.description(at).listens;
-            if listens.as_ref().is_some_and(|listens| listens.sets.contains(&set)) {
+            if listens.as_ref().is_some_and(|listens| listens.is_in(set)) {
                 self.await_connections(at);
             }
         }

@@ -3,12 +3,11 @@
 use std::ffi::{c_int, c_ulong};
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags};
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::io::Errno;
 use rustix::net::sockopt::socket_type;
 use wave_readiness::{Bits, Epoll, Event, EventData, EventFlags, Polled, Source, Target};
 
@@ -20,12 +19,15 @@ use crate::sys::{self, SignalMask};
 use crate::wait::Thread;
 use crate::world::World;
 
-/// One of the program's sets. The library's own descriptor of it is hidden from the program, also while a thread still waits for a set that
+/// One of the program's sets, with all descriptors that refer to it. The library's own descriptor of it is hidden from the program, also while a thread still waits for a set that
 /// another thread has closed.
 pub struct Set {
     epoll: Epoll,
     private: &'static Marks,
 }
+
+/// An interest in a kernel socket that may become ours: the set, the events and the event data.
+pub type EarlyInterest = (Weak<Set>, EventFlags, u64);
 
 impl Deref for Set {
     type Target = Epoll;
@@ -193,23 +195,20 @@ impl Sockets {
             {
                 held = Held::Set(inner);
             }
-            let epoll = match (world.sets.get(&set), &held) {
-                (Some(epoll), _) => Arc::clone(epoll),
-                (None, Held::Kernel) => {
-                    world.note_early(set, operation, fd, event);
-                    return Verdict::Kernels;
-                }
-                (None, _) => match world.watch(set) {
-                    Ok(epoll) => epoll,
-                    // `set` is not an epoll, or not an open descriptor.
-                    Err(_) => return Verdict::Kernels,
-                },
-            };
+            let is_early = matches!(held, Held::Kernel)
+                && matches!(operation, libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD)
+                && fd >= 0
+                && may_become_ours(fd);
+            if matches!(held, Held::Kernel) && !is_early && !world.sets.contains_key(&set) {
+                return Verdict::Kernels;
+            }
+            // An error means that it is not an epoll, or not an open descriptor.
+            let Ok(epoll) = world.watch(set) else { return Verdict::Kernels };
             if matches!(held, Held::Kernel) {
-                world.note_early(set, operation, fd, event);
+                world.note_early(&epoll, fd, event.filter(|_| is_early));
             }
             if operation != libc::EPOLL_CTL_DEL {
-                world.note_set(set, fd);
+                world.note_set(&epoll, fd);
             }
             (epoll, held)
         };
@@ -237,13 +236,17 @@ impl Sockets {
     ) -> Verdict<usize> {
         let epoll = match self.open() {
             Ok(mut world) => {
-                world.await_set(set);
-                match world.sets.get(&set) {
-                    Some(epoll) => Some(Arc::clone(epoll)),
-                    None if timeout == Some(Duration::ZERO) => None,
-                    // An error means that it is not an epoll, or not an open descriptor: the kernel answers.
-                    None => world.watch(set).ok(),
-                }
+                // Without sets, none of them can have another descriptor.
+                let is_kernels = timeout == Some(Duration::ZERO)
+                    && world.sets.is_empty()
+                    && world.inherited_sets.is_empty();
+                // An error means that it is not an epoll, or not an open descriptor: the kernel answers.
+                let epoll = if is_kernels { None } else { world.watch(set).ok() };
+                epoll.iter().for_each(|epoll| {
+                    world.claim_sockets(epoll);
+                    world.await_set(epoll);
+                });
+                epoll
             }
             Err(error) => return Verdict::Ours(Err(error)),
         };
@@ -257,36 +260,52 @@ impl Sockets {
 }
 
 impl World {
-    /// Prepares one of the program's sets to contain our sockets.
-    fn watch(&mut self, number: c_int) -> Result<Arc<Set>, Errno> {
+    /// The set behind one of the program's descriptors, prepared to contain our sockets.
+    ///
+    /// # Errors
+    /// It is not an epoll, or not an open descriptor; there is no descriptor or no memory left.
+    pub fn watch(&mut self, number: c_int) -> Result<Arc<Set>, Errno> {
+        if let Some(set) = self.recognize(number)? {
+            return Ok(set);
+        }
         if !Marks::can(number) {
             return Err(Errno::MFILE);
         }
-        let kernel = fcntl_dupfd_cloexec(sys::fd(number), 0)?;
-        // The set does not contain this eventfd: an epoll answers ENOENT, any other file EINVAL.
-        let other = eventfd(0, EventfdFlags::CLOEXEC)?;
-        match epoll::delete(&kernel, &other) {
-            Err(Errno::NOENT) => {}
-            answer => return Err(answer.err().unwrap_or(Errno::INVAL)),
-        }
-        self.hide(kernel.as_raw_fd());
-        let set = Set { epoll: Epoll::with_interests(kernel), private: self.private };
-        let set = Arc::new(set);
+        let epoll = Epoll::over(sys::own_duplicate(sys::fd(number))?)?;
+        self.hide(epoll.as_fd().as_raw_fd());
+        let set = Arc::new(Set { epoll, private: self.private });
         self.add_set(number, Arc::clone(&set));
+        if let Some(inherited) = self.take_inherited_set(number) {
+            self.fill_set(&set, inherited);
+        }
         Ok(set)
     }
 
-    /// Records an interest in the kernel's set in an unconnected socket, which may become ours.
-    fn note_early(&mut self, set: c_int, operation: c_int, fd: c_int, event: Option<Event>) {
-        let mut known = self.early.remove(&fd).unwrap_or_default();
-        known.retain(|(other, ..)| *other != set);
-        if let Some(event) = event
-            && matches!(operation, libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD)
-            && fd >= 0
-            && may_become_ours(fd)
-        {
-            known.push((set, event.flags, event.data.u64()));
+    /// As [`World::watch`], if the set is already known by a descriptor: `number` may be a duplicate that was made by a system call, or that
+    /// this process has received.
+    pub fn recognize(&mut self, number: c_int) -> Result<Option<Arc<Set>>, Errno> {
+        if let Some(set) = self.sets.get(&number) {
+            return Ok(Some(Arc::clone(set)));
         }
+        if number < 0 {
+            return Err(Errno::BADF);
+        }
+        for set in self.sets.values() {
+            if set.is_behind(sys::fd(number))? && Marks::can(number) {
+                let set = Arc::clone(set);
+                self.add_set(number, Arc::clone(&set));
+                return Ok(Some(set));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Records a set's interest in an unconnected kernel socket, which may become ours; `None` if it has no such interest any more.
+    pub fn note_early(&mut self, set: &Arc<Set>, fd: c_int, interest: Option<Event>) {
+        let mut known = self.early.remove(&fd).unwrap_or_default();
+        known.retain(|(other, ..)| other.strong_count() > 0 && other.as_ptr() != Arc::as_ptr(set));
+        let early = |event: Event| (Arc::downgrade(set), event.flags, event.data.u64());
+        known.extend(interest.map(early));
         if !known.is_empty() {
             self.early.insert(fd, known);
         }
@@ -295,25 +314,21 @@ impl World {
     /// Moves the interests in a socket that becomes ours from the kernel's sets to our own. Those in a shared listener (`is_shared`) also
     /// stay in the kernel's, whose connections it accepts as well.
     pub fn take_over_interests(&mut self, at: usize, fd: c_int, is_shared: bool) {
+        self.use_inherited_sets_of(fd);
         for (set, flags, data) in self.early.remove(&fd).unwrap_or_default() {
+            let Some(set) = set.upgrade() else { continue };
             // The descriptor may refer to another file by now, in which the set has no interest.
             let has_interest = match is_shared {
-                true => epoll::modify(sys::fd(set), sys::fd(fd), EventData::new_u64(data), flags),
-                false => epoll::delete(sys::fd(set), sys::fd(fd)),
+                true => epoll::modify(set.as_fd(), sys::fd(fd), EventData::new_u64(data), flags),
+                false => epoll::delete(set.as_fd(), sys::fd(fd)),
             };
             if has_interest.is_err() {
                 continue;
             }
-            let epoll = match self.sets.get(&set) {
-                Some(epoll) => Ok(Arc::clone(epoll)),
-                None => self.watch(set),
-            };
-            if let Ok(epoll) = epoll {
-                let source = Arc::clone(&self.description(at).source);
-                let event = Event { flags, data: EventData::new_u64(data) };
-                // It cannot fail with EEXIST: the set had no such source until now.
-                let _ = epoll.add(Target::Source(fd, &source), event);
-            }
+            let source = Arc::clone(&self.description(at).source);
+            let event = Event { flags, data: EventData::new_u64(data) };
+            // It cannot fail with EEXIST: the set had no such source until now.
+            let _ = set.add(Target::Source(fd, &source), event);
         }
     }
 }

@@ -7,6 +7,7 @@ use rustix::io::Errno;
 
 use crate::config::Config;
 use crate::fork::Inherited;
+use crate::inherited_sets::InheritedSet;
 use crate::lock::{self, Lock};
 use crate::marks::Marks;
 use crate::world::{ATTACH_PATIENCE, World};
@@ -47,10 +48,11 @@ impl Sockets {
         config: Config,
         marks: [&'static Marks; 2],
         inherited: Vec<Inherited>,
+        sets: Vec<InheritedSet>,
         family_secret: Option<u128>,
     ) -> Sockets {
         let mut world = World::new(config, marks[0], marks[1]);
-        world.inherit(inherited, family_secret);
+        world.inherit(inherited, sets, family_secret);
         Sockets { world: Lock::new(world) }
     }
 

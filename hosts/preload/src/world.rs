@@ -17,9 +17,10 @@ use crate::config::Config;
 use crate::deferred_close::DeferredCloses;
 use crate::description::{Description, State, Tcp, Told, View};
 use crate::held::Held;
+use crate::inherited_sets::{InheritedSet, Unclaimed};
 use crate::marks::Marks;
 use crate::messages::say;
-use crate::poll::Set;
+use crate::poll::{EarlyInterest, Set};
 use crate::sys;
 
 /// Longest sleep before a check whether the agents are still alive. A hang-up wakes at once.
@@ -53,8 +54,13 @@ pub struct World {
     pub held: Held,
     /// The program's sets that may contain our sockets, by descriptor.
     pub sets: HashMap<c_int, Arc<Set>>,
-    /// Interests in kernel sockets that may become ours, by the socket's descriptor: the set's descriptor, the events and the event data.
-    pub early: HashMap<c_int, Vec<(c_int, EventFlags, u64)>>,
+    /// Sets from the parent: unused ones, and those whose sockets this process has not waited for.
+    pub inherited_sets: Vec<InheritedSet>,
+    pub unclaimed: Vec<Unclaimed>,
+    /// Copies of the sets, while this process forks.
+    pub sets_at_fork: Vec<InheritedSet>,
+    /// Interests in kernel sockets that may become ours, by the socket's descriptor.
+    pub early: HashMap<c_int, Vec<EarlyInterest>>,
     /// Duplicates of kernel sockets that may become ours: the socket's inode, and a descriptor.
     pub duplicates: Vec<(u64, c_int)>,
     /// Number of parked threads.
@@ -93,6 +99,9 @@ impl World {
             has_left_listeners: false,
             held: Held::default(),
             sets: HashMap::new(),
+            inherited_sets: Vec::new(),
+            unclaimed: Vec::new(),
+            sets_at_fork: Vec::new(),
             early: HashMap::new(),
             duplicates: Vec::new(),
             parked: 0,
@@ -229,12 +238,23 @@ impl World {
     /// Adds one of the program's sets.
     pub fn add_set(&mut self, fd: c_int, set: Arc<Set>) {
         self.sets.insert(fd, set);
+        self.mark_set(fd);
+    }
+
+    pub fn mark_set(&mut self, fd: c_int) {
         self.ours.set(fd);
     }
 
     /// Removes a set, if the descriptor is one.
     pub fn remove_set(&mut self, fd: c_int) {
-        if self.sets.remove(&fd).is_some() {
+        let mut is_one = self.sets.remove(&fd).is_some();
+        self.inherited_sets.retain_mut(|set| {
+            let count = set.numbers.len();
+            set.numbers.retain(|number| *number != fd);
+            is_one |= set.numbers.len() < count;
+            !set.numbers.is_empty()
+        });
+        if is_one {
             self.ours.clear(fd);
         }
     }

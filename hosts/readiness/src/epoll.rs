@@ -1,7 +1,5 @@
 //! Sets of descriptors: epoll(7).
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -21,6 +19,10 @@ const CALLS_MAX: u32 = 16;
 /// Time after which the kernel is asked although sources are ready.
 const UNASKED_MAX: Duration = Duration::from_micros(50);
 pub(crate) const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+/// Event data of bells in the kernel's sets: random, so that the program's data equals it with a probability of 2^-64. All processes use the
+/// same, so that each leaves out the bells of others in a set that they share.
+const BELL: u64 = 0x9c1d_6e0b_f3a7_4285;
 
 /// Events that are reported whether or not they were asked for.
 const ALWAYS: EventFlags = EventFlags::ERR.union(EventFlags::HUP);
@@ -43,6 +45,19 @@ pub enum Target<'a> {
     Source(RawFd, &'a Source),
 }
 
+/// An interest of a set in a source.
+#[derive(Clone, Copy, Debug)]
+pub struct Interest {
+    /// The descriptor under which the source was added.
+    pub fd: RawFd,
+    /// [`Source::id`].
+    pub source: u64,
+    /// The events, with `ET` and similar flags.
+    pub flags: EventFlags,
+    /// The event data.
+    pub data: u64,
+}
+
 /// A set of descriptors, of which some are the kernel's and some are sockets of this process: epoll(7).
 ///
 /// The kernel's epoll remains in use: kernel descriptors and other sets are registered in it under the program's data, so that
@@ -54,17 +69,10 @@ pub enum Target<'a> {
 pub struct Epoll {
     kernel: OwnedFd,
     list: Arc<List>,
-    bell: OnceLock<Bell>,
+    bell: OnceLock<Arc<Waker>>,
     /// Whether anything but the bell may be in the kernel's set.
     has_kernel: AtomicBool,
     turn: Mutex<Turn>,
-}
-
-#[derive(Debug)]
-struct Bell {
-    waker: Arc<Waker>,
-    /// The bell's event data in the kernel's set: random, so that the program's data equals it with a probability of 2^-64.
-    data: u64,
 }
 
 /// The time at which the kernel was last asked, and the number of calls since then.
@@ -86,11 +94,30 @@ impl Epoll {
         }
     }
 
-    /// As [`Epoll::new`], over an epoll that may already contain kernel descriptors.
-    pub fn with_interests(kernel: OwnedFd) -> Epoll {
+    /// As [`Epoll::new`], over a descriptor of a program's epoll, which may already contain kernel descriptors. The bell is registered at
+    /// once: it identifies the set ([`Epoll::is_behind`]).
+    ///
+    /// # Errors
+    /// `EINVAL` or `EPERM`: the descriptor is not an epoll. Otherwise as [`Epoll::watch`].
+    pub fn over(kernel: OwnedFd) -> Result<Epoll, Errno> {
         let set = Epoll::new(kernel);
         set.has_kernel.store(true, Ordering::Relaxed);
-        set
+        set.bell()?;
+        Ok(set)
+    }
+
+    /// Whether a descriptor refers to this set, which [`Epoll::over`] has created: a duplicate, however it was made. Only this set contains
+    /// the bell.
+    ///
+    /// # Errors
+    /// `EBADF`; `EINVAL` if the descriptor is not an epoll.
+    pub fn is_behind(&self, fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+        let Some(bell) = self.bell.get() else { return Ok(false) };
+        match epoll::modify(fd, &**bell, EventData::new_u64(BELL), EventFlags::IN) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// `EPOLL_CTL_ADD`. A set that is added is watched until it is deleted again, even if this set is closed first.
@@ -149,6 +176,12 @@ impl Epoll {
                 Ok(())
             }
         }
+    }
+
+    /// All interests in sources.
+    pub fn interests(&self) -> Vec<Interest> {
+        let entries = self.list.entries().into_iter();
+        entries.map(|(fd, source, flags, data)| Interest { fd, source, flags, data }).collect()
     }
 
     /// epoll_wait(2) and similar calls: waits until something is ready; without a `timeout`, for ever. Returns the number of events, 0
@@ -215,21 +248,24 @@ impl Epoll {
     /// # Errors
     /// No descriptor or no memory is left: eventfd(2), epoll_ctl(2).
     pub fn watch(&self) -> Result<(), Errno> {
-        if self.bell.get().is_none() {
-            let waker = Arc::new(Waker::new()?);
-            let data = RandomState::new().build_hasher().finish();
-            epoll::add(&self.kernel, &*waker, EventData::new_u64(data), EventFlags::IN)?;
-            // If another thread was first, this thread's eventfd is closed, and so leaves the set.
-            let _ = self.bell.set(Bell { waker, data });
-        }
-        let bell = self.bell.get().expect("the bell was just set");
-        self.list.watch(&bell.waker);
+        self.list.watch(self.bell()?);
         Ok(())
     }
 
     /// Ends one [`Epoll::watch`].
     pub fn unwatch(&self) {
         self.list.unwatch();
+    }
+
+    /// The bell, which is registered in the kernel's set.
+    fn bell(&self) -> Result<&Arc<Waker>, Errno> {
+        if let Some(bell) = self.bell.get() {
+            return Ok(bell);
+        }
+        let bell = Arc::new(Waker::new()?);
+        epoll::add(&self.kernel, &*bell, EventData::new_u64(BELL), EventFlags::IN)?;
+        // If another thread was first, this thread's eventfd is closed, and so leaves the set.
+        Ok(self.bell.get_or_init(|| bell))
     }
 
     fn add_kernel(&self, fd: BorrowedFd<'_>, event: Event) -> Result<(), Errno> {
@@ -258,12 +294,15 @@ impl Epoll {
         let count = epoll::wait(&self.kernel, &mut *events, Some(&AT_ONCE))?;
         *self.turn.lock().expect("no panic while the lock is held") =
             Turn { calls: 0, asked: Instant::now() };
-        let Some(bell) = self.bell.get() else { return Ok(count) };
-        let is_bell = |event: &Event| event.data.u64() == bell.data;
-        let Some(at) = events[..count].iter().position(is_bell) else { return Ok(count) };
-        events.copy_within(at + 1..count, at);
-        // This is the bell's event: sources are ready, or were a moment ago.
-        Ok(count - 1)
+        // A bell's event means that sources are ready, or were a moment ago.
+        let mut kept = 0;
+        for at in 0..count {
+            if events[at].data.u64() != BELL {
+                events[kept] = events[at];
+                kept += 1;
+            }
+        }
+        Ok(kept)
     }
 }
 

@@ -36,7 +36,7 @@ mod sync;
 mod waiter;
 mod waker;
 
-pub use epoll::{Epoll, Target};
+pub use epoll::{Epoll, Interest, Target};
 pub use poll::{Polled, poll};
 pub use rustix::event::epoll::{Event, EventData, EventFlags};
 pub use rustix::event::{PollFd, PollFlags, Timespec};

@@ -169,6 +169,13 @@ impl List {
         }
     }
 
+    /// Each entry: its descriptor, its file, its interest and its data.
+    pub fn entries(&self) -> Vec<(RawFd, u64, EventFlags, u64)> {
+        let state = self.state();
+        let entries = state.places.iter().flatten();
+        entries.map(|entry| (entry.fd, entry.file.id(), entry.interest, entry.data)).collect()
+    }
+
     /// Removes an entry whose file sends no more notifications.
     pub(crate) fn forget(&self, key: Key) {
         let mut state = self.state();

@@ -27,6 +27,11 @@ impl Source {
         Source { file: Arc::new(File { id, bits, watchers: Mutex::new(Vec::new()) }) }
     }
 
+    /// Distinguishes the source from all others of the process.
+    pub fn id(&self) -> u64 {
+        self.file.id
+    }
+
     /// The socket's readiness.
     pub fn bits(&self) -> EventFlags {
         self.file.bits()

@@ -14,6 +14,7 @@ use nix::sys::pthread::pthread_kill;
 use nix::sys::signal::{SigSet, Signal, raise};
 use rustix::event::epoll::{CreateFlags, create};
 use rustix::event::{EventfdFlags, eventfd, poll as their_poll};
+use rustix::io::dup;
 use rustix::net::{SendFlags, connect, send};
 use rustix::pipe::{PipeFlags, pipe_with};
 use wave_readiness::{
@@ -505,6 +506,34 @@ fn watched_set_is_readable_in_the_kernel_while_sources_are_ready() {
     set.unwatch();
     assert!(!is_readable());
     assert_eq!(wait(&set, &Alone), Ok(7));
+}
+
+#[test]
+fn set_is_recognized_by_any_of_its_descriptors() {
+    let [one, other] = [(); 2].map(|()| create(CreateFlags::CLOEXEC).unwrap());
+    let duplicate = dup(&one).unwrap();
+    let set = Epoll::over(one).unwrap();
+    assert_eq!(set.is_behind(duplicate.as_fd()), Ok(true));
+    assert_eq!(set.is_behind(other.as_fd()), Ok(false));
+    assert_eq!(set.is_behind(ring().as_fd()), Err(Errno::INVAL));
+    assert_eq!(Epoll::over(ring()).unwrap_err(), Errno::INVAL);
+    // Neither the question nor the bell is an event.
+    let mut events = [event(NONE, 0)];
+    assert_eq!(set.wait(&Alone, &mut events, Some(Duration::ZERO)), Ok(0));
+}
+
+/// Two processes with a set in common each register a bell.
+#[test]
+fn bells_of_other_processes_are_no_events() {
+    let kernel = create(CreateFlags::CLOEXEC).unwrap();
+    let (theirs, set) = (Epoll::over(dup(&kernel).unwrap()).unwrap(), Epoll::over(kernel).unwrap());
+    let [source, own] = [(); 2].map(|()| Source::new(IN));
+    theirs.add(Target::Source(FD, &source), event(IN, 1)).unwrap();
+    theirs.watch().unwrap();
+    let mut events = [event(NONE, 0); 4];
+    assert_eq!(set.wait(&Alone, &mut events, Some(Duration::ZERO)), Ok(0));
+    set.add(Target::Source(FD, &own), event(IN, 2)).unwrap();
+    assert_eq!(wait(&set, &Alone), Ok(2));
 }
 
 #[test]

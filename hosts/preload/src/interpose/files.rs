@@ -215,6 +215,7 @@ unsafe extern "C" fn syscall(
         libc::SYS_dup3 => b as c_int,
         #[cfg(target_arch = "x86_64")]
         libc::SYS_dup2 => b as c_int,
+        libc::SYS_epoll_ctl => c as c_int,
         _ => fd,
     };
     let is_any = |is_it: fn(c_int) -> bool| is_it(fd) || is_it(other);
@@ -223,7 +224,7 @@ unsafe extern "C" fn syscall(
     } else if number == libc::SYS_close_range {
         return close_range(a as c_uint, b as c_uint, c as c_int).into();
     } else if is_any(is_ours) || is_any(is_private) {
-        use super::{data, sockets as names};
+        use super::{data, sockets as names, wait};
         let at = |word: usize| word as *mut c_void;
         // SAFETY: the calls' own contracts; arguments are words, as the kernel takes them.
         let answer = unsafe {
@@ -236,6 +237,12 @@ unsafe extern "C" fn syscall(
                 libc::SYS_dup3 => Some(dup3(fd, b as c_int, c as c_int) as c_long),
                 #[cfg(target_arch = "x86_64")]
                 libc::SYS_dup2 => Some(dup2(fd, b as c_int) as c_long),
+                libc::SYS_epoll_ctl => {
+                    Some(wait::call_epoll_ctl(fd, b as c_int, c as c_int, at(d)))
+                }
+                libc::SYS_epoll_pwait => {
+                    Some(wait::call_epoll_pwait(fd, at(b), c as c_int, d as c_int, at(e)))
+                }
                 libc::SYS_fcntl => Some(fcntl(fd, b as c_int, at(c)) as c_long),
                 libc::SYS_ioctl => Some(ioctl(fd, b as c_ulong, at(c)) as c_long),
                 _ => None,

@@ -56,10 +56,16 @@ pub unsafe fn pass(message: *const msghdr) {
 /// `message` is valid with its control data.
 pub unsafe fn got(message: *const msghdr) {
     // SAFETY: the same contract.
-    let fds = unsafe { descriptors(message, has_ticket) };
-    if !fds.is_empty()
+    let (with_ticket, others): (Vec<c_int>, Vec<c_int>) =
+        unsafe { descriptors(message, |_| true) }.into_iter().partition(|fd| has_ticket(*fd));
+    if !with_ticket.is_empty()
         && let Some(sockets) = sockets_or_new()
     {
-        sockets.got(&fds, false);
+        sockets.got(&with_ticket, false);
+    }
+    if !others.is_empty()
+        && let Some(sockets) = sockets()
+    {
+        sockets.received(&others);
     }
 }

@@ -108,6 +108,7 @@ extern "C" fn before_fork() {
 extern "C" fn after_fork() {
     if let Some(held) = HELD.take() {
         let mut world = ManuallyDrop::into_inner(held);
+        world.sets_at_fork.clear();
         world.leave_to_children();
     }
 }
@@ -122,11 +123,12 @@ extern "C" fn in_child() {
     PRIVATE.drain(sys::close);
     SOCKETS.store(std::ptr::null_mut(), Ordering::Release);
     lock::forget();
-    let Some(world) = held else { return };
+    let Some(mut world) = held else { return };
     let (inherited, family_secret) = (world.copy_for_child(), world.family_secret);
-    if !inherited.is_empty() {
-        let sockets =
-            Sockets::of_child(world.config.clone(), [&OURS, &PRIVATE], inherited, family_secret);
+    let sets = std::mem::take(&mut world.sets_at_fork);
+    if !inherited.is_empty() || !sets.is_empty() {
+        let (config, marks) = (world.config.clone(), [&OURS, &PRIVATE]);
+        let sockets = Sockets::of_child(config, marks, inherited, sets, family_secret);
         SOCKETS.store(Box::into_raw(Box::new(sockets)), Ordering::Release);
     }
 }

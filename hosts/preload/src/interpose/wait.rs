@@ -1,6 +1,6 @@
 //! Calls that wait for several descriptors.
 
-use std::ffi::{c_int, c_ulong, c_void};
+use std::ffi::{c_int, c_long, c_ulong, c_void};
 use std::time::Duration;
 
 use libc::{nfds_t, pollfd, sigset_t, timespec, timeval};
@@ -243,10 +243,11 @@ unsafe fn wait(
     mask: Option<SignalMask>,
 ) -> Option<c_int> {
     let is_known = is_ours(set);
-    if !is_known && (set < 0 || count <= 0 || timeout == Some(Duration::ZERO)) {
+    if !is_known && (set < 0 || count <= 0) {
         return None;
     }
-    let sockets = if is_known { sockets()? } else { sockets_or_new()? };
+    let never_waits = timeout == Some(Duration::ZERO);
+    let sockets = if is_known || never_waits { sockets()? } else { sockets_or_new()? };
     if count <= 0 {
         return Some(fail(Errno::INVAL));
     }
@@ -350,4 +351,33 @@ unsafe extern "C" fn epoll_pwait2(
         timeout => *const timespec,
         mask => *const sigset_t,
     ) -> c_int)
+}
+
+/// epoll_ctl(2) through syscall(2).
+///
+/// # Safety
+/// epoll_ctl(2)'s.
+pub unsafe fn call_epoll_ctl(
+    set: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut c_void,
+) -> c_long {
+    // SAFETY: the same contract.
+    unsafe { epoll_ctl(set, operation, fd, event.cast()).into() }
+}
+
+/// epoll_pwait(2) through syscall(2).
+///
+/// # Safety
+/// epoll_pwait(2)'s.
+pub unsafe fn call_epoll_pwait(
+    set: c_int,
+    events: *mut c_void,
+    count: c_int,
+    timeout: c_int,
+    mask: *mut c_void,
+) -> c_long {
+    // SAFETY: the same contract; the kernel's mask is the start of a `sigset_t`, and nothing reads its rest.
+    unsafe { epoll_pwait(set, events.cast(), count, timeout, mask.cast()).into() }
 }
