@@ -33,7 +33,7 @@ use crate::front::TurnedAway;
 use crate::seats::KeptSeat;
 
 /// Version of the format of everything that is handed over. Agents of different versions do not replace each other.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Time for a new agent to make its tables.
 const CANDIDATE_PATIENCE: Nanos = Nanos::from_millis(10_000);
 /// Time for a new agent to restore the state. No agent serves meanwhile.

@@ -11,7 +11,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::time::Instant;
 
 use rustix::io::Errno;
-use wave_tcp::context::{Event, Interest, Known, Reason, Request, SocketOptions, Tail};
+use wave_tcp::context::{Event, Known, Reason, Request, SocketOptions, Tail};
 use wave_tcp::datapath::FlowId;
 
 use crate::buddy::Buddy;
@@ -85,10 +85,10 @@ pub(crate) struct Listening {
     pub accepted: VecDeque<u32>,
     /// Most such connections.
     backlog: usize,
-    /// Whether other listeners may share the port.
-    is_sharing: bool,
-    /// Whether the program waits for its connections, as last told to the agent.
-    interest: Interest,
+    /// Other processes may have the listener, too: a slot is offered only while the program waits.
+    is_shared: bool,
+    /// The program waits for a connection of a shared listener, and has got none since.
+    is_awaited: bool,
     /// Slots that no connection has taken.
     offered: usize,
     /// Most such slots.
@@ -304,17 +304,12 @@ impl<Q: Queues> Context<Q> {
         socket.phase = Phase::Open(flow);
         socket.remote = remote;
         socket.mss = mss;
-        match self.listeners.get_mut(&listener) {
-            Some(listening) => {
-                listening.has_connected(name);
-                let is_left = listening.interest == Interest::No;
-                self.wants_slots = true;
-                if is_left {
-                    self.offer_accepted(listener);
-                    self.has_urgent = true;
-                }
-            }
-            None => self.outbox.push_back(Request::Abort { flow }),
+        // The agent gives a connection of a closed slot to another listener, or resets it.
+        if !socket.is_closed
+            && let Some(listening) = self.listeners.get_mut(&listener)
+        {
+            listening.has_connected(name);
+            self.wants_slots = true;
         }
         Ok(())
     }

@@ -44,8 +44,8 @@ impl Sockets {
         let description = world.description(at);
         let is_last = description.handles == 1;
         let others_may_have_it = description.forks < forks || description.is_passed;
-        let is_left = world.has_left_listeners;
-        if is_last && is_left {
+        let is_inherited = description.listens.as_ref().is_some_and(|listens| listens.is_inherited);
+        if is_last && is_inherited {
             world.leave_listener(at);
         }
         let Description { incarnation, state, .. } = *world.description(at);
@@ -53,7 +53,7 @@ impl Sockets {
             _ if !is_last => None,
             State::Open(name) if others_may_have_it => Some(ClosedSocket::Connection(name)),
             // A shared listener's placeholder listens in the kernel, so an epoll does not show whether a copy is left.
-            State::Listening { listener: Some(listener), is_shared: false } if is_left => {
+            State::Listening { listener: Some(listener), is_shared: false } if is_inherited => {
                 Some(ClosedSocket::Listener(listener))
             }
             _ => None,

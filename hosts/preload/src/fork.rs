@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::ffi::c_int;
 
 use rustix::io::Errno;
-use wave_posix::{Checkpoint, Interest, Trouble};
+use wave_posix::{Checkpoint, Trouble};
 use wave_readiness::EventFlags;
 
 use crate::description::{Description, State};
@@ -61,6 +61,7 @@ impl World {
             others.iter().for_each(|fd| self.share(at, *fd));
             if is_listener {
                 self.listeners.push(at);
+                self.has_inherited_listeners = true;
             }
             self.tell(at, EventFlags::empty());
         }
@@ -169,11 +170,7 @@ impl World {
                 (State::NotOwned, parents.checkpoint.clone())
             }
         };
-        let mut listens = parents.listens.clone();
-        if let Some(listens) = &mut listens {
-            listens.interest = Interest::Unknown;
-            listens.sets.clear();
-        }
+        let listens = parents.listens.clone().map(|listens| Box::new(listens.inherited()));
         Description {
             is_nonblocking: parents.is_nonblocking,
             bound: parents.bound,

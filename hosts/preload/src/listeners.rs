@@ -17,7 +17,7 @@ use rustix::net::{
     AddressFamily, SocketAddrAny, SocketFlags, SocketType, acceptfrom_with, getpeername,
     socket_with,
 };
-use wave_posix::{Interest, Sharing};
+use wave_posix::Sharing;
 use wave_readiness::{EventFlags, Source};
 
 use crate::address::{self, Encoded, Family};
@@ -50,8 +50,10 @@ pub struct Listens {
     pub sharing: Sharing,
     /// Options that its connections inherit.
     pub kept: Kept,
-    /// Whether the program waits for connections, as last told to the agent.
-    pub interest: Interest,
+    /// Other processes may have the listener, too: this one gets a connection only while its program waits.
+    pub is_inherited: bool,
+    /// The program has waited for connections.
+    pub is_awaited: bool,
     /// The program's sets that contain the listener.
     pub sets: Vec<Weak<Set>>,
 }
@@ -59,6 +61,21 @@ pub struct Listens {
 impl Listens {
     fn is_in(&self, set: &Arc<Set>) -> bool {
         self.sets.iter().any(|other| other.as_ptr() == Arc::as_ptr(set))
+    }
+}
+
+impl Listens {
+    /// The state of a listener that only this process has.
+    pub fn new(own: SocketAddr, backlog: u16, sharing: Sharing, kept: Kept) -> Listens {
+        let (is_inherited, is_awaited) = (false, false);
+        Listens { own, backlog, sharing, kept, is_inherited, is_awaited, sets: Vec::new() }
+    }
+
+    /// The state in another process that has the listener.
+    pub fn inherited(mut self) -> Listens {
+        (self.is_inherited, self.is_awaited) = (true, false);
+        self.sets.clear();
+        self
     }
 }
 
@@ -204,7 +221,8 @@ impl World {
         let length = backlog.max(1) as u16;
         let secret_of_other =
             || listener_of(fd).filter(|other| other.own == own).map(|other| other.sharing.secret);
-        let secret = secret_of_other().map_or_else(sys::random, Ok)?;
+        let mut other = secret_of_other();
+        let secret = other.map_or_else(sys::random, Ok)?;
         let mut sharing = Sharing { secret, reuses_port };
         let (mut listener, mut failed) = self.request(incarnation, own, length, sharing, &kept);
         // The other process may have listened just now: then its ticket follows.
@@ -212,7 +230,7 @@ impl World {
         while failed == Some(Errno::ADDRINUSE) && start.elapsed() < TICKET_LASTS {
             if let Some(secret) = secret_of_other().filter(|secret| *secret != sharing.secret) {
                 self.context(incarnation).unlisten(listener);
-                sharing.secret = secret;
+                (sharing.secret, other) = (secret, Some(secret));
                 (listener, failed) = self.request(incarnation, own, length, sharing, &kept);
                 break;
             }
@@ -238,10 +256,11 @@ impl World {
         let description = self.description(at);
         description.state = State::Listening { listener: Some(listener), is_shared };
         description.bound = Some(own);
-        let interest = Interest::Unknown;
-        let listens = Listens { own, backlog: length, sharing, kept, interest, sets: Vec::new() };
-        description.listens = Some(Box::new(listens));
+        description.listens = Some(Box::new(Listens::new(own, length, sharing, kept)));
         self.listeners.push(at);
+        if other.is_some() {
+            self.leave_listener(at);
+        }
         // For processes that listen with the same open file description: forked before this one listened.
         self.give_ticket(fd, at, None);
         self.tell(at, Source::ANY);
@@ -270,25 +289,25 @@ impl World {
         (listener, failed)
     }
 
-    /// Tells the agent that the program waits for a listener's connections, so that it gets some. No effect on other sockets.
+    /// The program waits for a listener's connections: the agent gives it one. No effect on other sockets.
     pub fn await_connections(&mut self, at: usize) {
         let description = self.description(at);
         let (incarnation, state) = (description.incarnation, description.state);
         let State::Listening { listener, .. } = state else { return };
         let Some(listens) = &mut description.listens else { return };
-        if std::mem::replace(&mut listens.interest, Interest::Yes) == Interest::Yes {
-            return;
-        }
+        let is_first = !std::mem::replace(&mut listens.is_awaited, true);
         match listener {
             Some(listener) => {
                 let context = self.context(incarnation);
-                context.await_connections(listener, Interest::Yes);
-                context.flush();
+                if context.await_connection(listener) {
+                    context.flush();
+                }
             }
-            None => {
+            None if is_first => {
                 self.next_try = None;
                 self.listen_again();
             }
+            None => {}
         }
     }
 
@@ -303,54 +322,73 @@ impl World {
         }
     }
 
-    /// Called when the program waits for events of a set: asks for connections of the set's listeners, since some of them may have been
-    /// left to children.
-    pub fn await_set(&mut self, set: &Arc<Set>) {
-        if !self.has_left_listeners {
+    /// Records that a set does not contain this listener any more. The last one: the program waits no more.
+    pub fn forget_set(&mut self, set: &Arc<Set>, fd: c_int) {
+        let Some(at) = self.find(fd) else { return };
+        if let Some(listens) = &mut self.description(at).listens
+            && listens.is_in(set)
+        {
+            listens.sets.retain(|other| other.as_ptr() != Arc::as_ptr(set));
+            if listens.sets.is_empty() && listens.is_inherited {
+                self.leave_listener(at);
+            }
+        }
+    }
+
+    /// Called when the program waits for events of sets: asks for connections of the listeners in them that other processes may have,
+    /// too. It may be a set with the listener's set in it, so all sets count.
+    pub fn await_sets(&mut self) {
+        if !self.has_inherited_listeners {
             return;
         }
         for place in 0..self.listeners.len() {
             let at = self.listeners[place];
             let listens = &self.description(at).listens;
-            if listens.as_ref().is_some_and(|listens| listens.is_in(set)) {
+            if listens.as_ref().is_some_and(|listens| !listens.sets.is_empty()) {
                 self.await_connections(at);
             }
         }
     }
 
-    /// After a fork(2), leaves connections to the children, which may be meant to accept in place of this process: at once if this
-    /// process has not waited for connections so far, otherwise as soon as a child waits.
+    /// Those of the descriptors that are listeners which other processes may have, too.
+    pub fn inherited_listeners(&self, fds: impl Iterator<Item = c_int>) -> Vec<c_int> {
+        let is_listener = |fd: &c_int| {
+            let description = self.find(*fd).and_then(|at| self.descriptions[at].as_ref());
+            let listens = description.and_then(|description| description.listens.as_ref());
+            listens.is_some_and(|listens| listens.is_inherited)
+        };
+        match self.has_inherited_listeners {
+            true => fds.filter(is_listener).collect(),
+            false => Vec::new(),
+        }
+    }
+
+    /// After a fork(2), children have the listeners, too.
     pub fn leave_to_children(&mut self) {
         for place in 0..self.listeners.len() {
-            let description = self.description(self.listeners[place]);
-            let (incarnation, state) = (description.incarnation, description.state);
-            let State::Listening { listener: Some(listener), .. } = state else { continue };
-            let Some(listens) = &mut description.listens else { continue };
-            let interest = match listens.interest {
-                Interest::Yes => Interest::Unknown,
-                Interest::Unknown | Interest::No => Interest::No,
-            };
-            if std::mem::replace(&mut listens.interest, interest) == interest {
-                continue;
-            }
-            self.has_left_listeners = true;
-            match interest {
-                Interest::No => self.leave_to_others(incarnation, listener),
-                _ => {
-                    let context = self.context(incarnation);
-                    context.await_connections(listener, interest);
-                    context.flush();
-                }
+            let at = self.listeners[place];
+            let listens = &self.description(at).listens;
+            if listens.as_ref().is_some_and(|listens| !listens.is_inherited) {
+                self.leave_listener(at);
             }
         }
     }
 
-    /// Leaves a listener's connections to other listeners on the port. Waits until the listener has no slots left: connections in slots
-    /// can be offered to others by this process only, which may never look again.
-    pub fn leave_to_others(&mut self, incarnation: u64, listener: u32) {
-        self.context(incarnation).await_connections(listener, Interest::No);
-        self.await_answer(incarnation, |context| context.has_no_slots(listener).then_some(()));
-        self.context(incarnation).flush();
+    /// Leaves a listener's unused slots, and the connections that were not accepted, to whoever waits: other processes, or this one when
+    /// it waits again. No effect on other sockets.
+    pub fn leave_listener(&mut self, at: usize) {
+        let description = self.description(at);
+        let (incarnation, state) = (description.incarnation, description.state);
+        let Some(listens) = &mut description.listens else { return };
+        listens.is_inherited = true;
+        self.has_inherited_listeners = true;
+        if let State::Listening { listener: Some(listener), .. } = state {
+            let context = self.context(incarnation);
+            if !context.is_dead() {
+                context.share(listener);
+                context.flush();
+            }
+        }
     }
 
     /// Finds listeners whose agent has gone, and moves those for which the program waits to a new agent.
@@ -378,13 +416,16 @@ impl World {
             let description = self.description(at);
             let State::Listening { is_shared, .. } = description.state else { continue };
             let Some(listens) = description.listens.as_deref().cloned() else { continue };
-            let Listens { own, backlog, sharing, kept, .. } = listens;
+            let Listens { own, backlog, sharing, kept, is_inherited, .. } = listens;
             let context = self.context(incarnation);
             let listener = context.listen_beside(own, backlog, sharing);
             if kept.mss_max != u16::MAX {
                 context.limit_segments(listener, kept.mss_max);
             }
-            context.await_connections(listener, Interest::Yes);
+            if is_inherited {
+                context.share(listener);
+            }
+            context.await_connection(listener);
             let description = self.description(at);
             description.incarnation = incarnation;
             description.state = State::Listening { listener: Some(listener), is_shared };
@@ -394,7 +435,7 @@ impl World {
 
     fn waits(&mut self, at: usize) -> bool {
         let listens = &self.description(at).listens;
-        listens.as_ref().is_some_and(|listens| listens.interest == Interest::Yes)
+        listens.as_ref().is_some_and(|listens| listens.is_awaited)
     }
 
     /// Whether a listener has no place at an agent. Takes the place away if the agent has gone, or has refused the listener.

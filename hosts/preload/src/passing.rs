@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::net::AddressFamily;
 use rustix::net::sockopt;
-use wave_posix::{CHECKPOINT_WORDS, Checkpoint, Interest, Sharing, address, address_words};
+use wave_posix::{CHECKPOINT_WORDS, Checkpoint, Sharing, address, address_words};
 use wave_readiness::EventFlags;
 
 use crate::description::{Description, State};
@@ -306,19 +306,6 @@ impl World {
         told
     }
 
-    /// Leaves a listener's connections to other processes; no effect on other sockets. If exec(2) then fails, the next accept(2) asks for
-    /// connections again.
-    pub fn leave_listener(&mut self, at: usize) {
-        let description = self.description(at);
-        let (incarnation, state) = (description.incarnation, description.state);
-        let State::Listening { listener: Some(listener), .. } = state else { return };
-        if let Some(listens) = &mut description.listens {
-            listens.interest = Interest::No;
-        }
-        self.has_left_listeners = true;
-        self.leave_to_others(incarnation, listener);
-    }
-
     /// Whether a descriptor's ticket names a different connection from the description's.
     fn is_anothers(&mut self, fd: c_int, at: usize) -> bool {
         let Some(Ticket { passed: Passed::Connection { lent: Some((theirs, _)), .. }, .. }) =
@@ -378,8 +365,7 @@ impl World {
             Passed::Listening { own, backlog, sharing, is_shared, is_nonblocking } => {
                 description.is_nonblocking = is_nonblocking;
                 let kept = Kept::of(sys::fd(fd), family).ok()?;
-                let (interest, sets) = (Interest::Unknown, Vec::new());
-                let listens = Listens { own, backlog, sharing, kept, interest, sets };
+                let listens = Listens::new(own, backlog, sharing, kept).inherited();
                 description.state = State::Listening { listener: None, is_shared };
                 description.bound = Some(own);
                 description.listens = Some(Box::new(listens));
@@ -396,6 +382,7 @@ impl World {
         let at = self.insert(fd, description);
         if is_listener {
             self.listeners.push(at);
+            self.has_inherited_listeners = true;
         }
         self.tell(at, EventFlags::empty());
         line

@@ -77,6 +77,9 @@ impl Held {
             world.await_connections(at);
             world.take_over(at);
         }
+        if world.sets.contains_key(&fd) {
+            world.await_sets();
+        }
         Held::of(world, fd)
     }
 
@@ -130,7 +133,7 @@ impl Sockets {
                 places.push(place);
             }
         }
-        let thread = Thread::new(self, mask)?;
+        let thread = Thread::new(self, mask)?.naming(fds.iter().map(|entry| entry.fd));
         wave_readiness::poll(&thread, &mut entries, timeout)?;
         drop(thread);
         fds.iter_mut().for_each(|entry| entry.revents = 0);
@@ -164,7 +167,8 @@ impl Sockets {
             }
         }
         let mut sets = sets.map(|set| set.map(Bits));
-        let thread = Thread::new(self, mask)?;
+        let named = (0..).zip(&held).filter(|(_, held)| held.is_some()).map(|(fd, _)| fd);
+        let thread = Thread::new(self, mask)?.naming(named);
         let resolve = |fd: c_int| held[fd as usize].as_ref()?.targets(fd)[0];
         wave_readiness::select(&thread, count, &mut sets, resolve, timeout)
     }
@@ -207,8 +211,9 @@ impl Sockets {
             if matches!(held, Held::Kernel) {
                 world.note_early(&epoll, fd, event.filter(|_| is_early));
             }
-            if operation != libc::EPOLL_CTL_DEL {
-                world.note_set(&epoll, fd);
+            match operation {
+                libc::EPOLL_CTL_DEL => world.forget_set(&epoll, fd),
+                _ => world.note_set(&epoll, fd),
             }
             (epoll, held)
         };
@@ -242,10 +247,8 @@ impl Sockets {
                     && world.inherited_sets.is_empty();
                 // An error means that it is not an epoll, or not an open descriptor: the kernel answers.
                 let epoll = if is_kernels { None } else { world.watch(set).ok() };
-                epoll.iter().for_each(|epoll| {
-                    world.claim_sockets(epoll);
-                    world.await_set(epoll);
-                });
+                epoll.iter().for_each(|epoll| world.claim_sockets(epoll));
+                world.await_sets();
                 epoll
             }
             Err(error) => return Verdict::Ours(Err(error)),

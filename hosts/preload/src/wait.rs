@@ -30,6 +30,8 @@ pub enum Woken {
 pub struct Thread<'a> {
     sockets: &'a Sockets,
     mask: Option<SignalMask>,
+    /// Descriptors for whose connections it waits, beside those in sets.
+    listeners: Vec<c_int>,
     /// Marks the thread as inside the call.
     _waiting: Waiting,
 }
@@ -38,7 +40,14 @@ impl<'a> Thread<'a> {
     /// Fails with EAGAIN in a signal handler whose thread is inside a call.
     pub fn new(sockets: &'a Sockets, mask: Option<SignalMask>) -> Result<Thread<'a>, Errno> {
         let waiting = Waiting::begin().ok_or(Errno::AGAIN)?;
-        Ok(Thread { sockets, mask, _waiting: waiting })
+        Ok(Thread { sockets, mask, listeners: Vec::new(), _waiting: waiting })
+    }
+
+    /// The same for a call that names these descriptors itself.
+    pub fn naming(mut self, fds: impl Iterator<Item = c_int>) -> Thread<'a> {
+        let listeners = self.open().inherited_listeners(fds);
+        self.listeners = listeners;
+        self
     }
 
     fn open(&self) -> Open<'_> {
@@ -48,7 +57,15 @@ impl<'a> Thread<'a> {
 
 impl Waiter for Thread<'_> {
     fn look(&self) {
-        self.open().look();
+        let mut world = self.open();
+        world.look();
+        // Another thread may have accepted the connection that this one has waited for.
+        world.await_sets();
+        for fd in &self.listeners {
+            if let Some(at) = world.find(*fd) {
+                world.await_connections(at);
+            }
+        }
     }
 
     fn park(&self) {

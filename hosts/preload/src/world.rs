@@ -48,8 +48,8 @@ pub struct World {
     /// Indices of listening descriptions. Those without an agent look for one at `next_try`.
     pub listeners: Vec<usize>,
     pub next_try: Option<Instant>,
-    /// Some listeners were left to other processes.
-    pub has_left_listeners: bool,
+    /// Other processes may have some of the listeners, too.
+    pub has_inherited_listeners: bool,
     /// Bytes that are held back for more to follow.
     pub held: Held,
     /// The program's sets that may contain our sockets, by descriptor.
@@ -96,7 +96,7 @@ impl World {
             free: Vec::new(),
             listeners: Vec::new(),
             next_try: None,
-            has_left_listeners: false,
+            has_inherited_listeners: false,
             held: Held::default(),
             sets: HashMap::new(),
             inherited_sets: Vec::new(),
@@ -295,7 +295,6 @@ impl World {
         self.has_news = true;
         match state {
             State::Listening { listener: Some(listener), .. } => {
-                self.leave_to_others(incarnation, listener);
                 let context = self.context(incarnation);
                 context.unlisten(listener);
                 context.flush();

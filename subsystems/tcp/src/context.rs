@@ -175,17 +175,6 @@ pub struct Sharing {
     pub reuses_port: bool,
 }
 
-/// Whether a program is waiting for connections of a listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Interest {
-    /// It is not: connections go to the other listeners that share the port.
-    No,
-    /// Not known yet.
-    Unknown,
-    /// It is waiting.
-    Yes,
-}
-
 /// A failure that a program has met, and that the agent cannot see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -218,14 +207,13 @@ pub enum Request {
         /// Which other listeners may have the same address and port.
         sharing: Sharing,
     },
-    /// Report whether a listener's program waits for connections. Of the listeners that share a port, those with waiting
-    /// programs get its connections, in turn; if there is none, those with [`Interest::Unknown`] do. A listener with
-    /// [`Interest::No`] gets its slots back ([`Event::Unused`]), after the last of its connections.
-    Await {
+    /// Other processes may have this listener, too. Unused slots come back ([`Event::Unused`]), behind the last of its
+    /// connections. Connections that were not accepted ([`Request::Accept`]) go to the next slot of a listener that shares the
+    /// port, and [`Event::Closed`] says that they have gone. From now on, the host offers a slot only while its program waits.
+    /// The request may be repeated, when the program waits no more.
+    Share {
         /// The listener.
         listener: u32,
-        /// Whether its program waits; [`Interest::Unknown`] for a new listener.
-        interest: Interest,
     },
     /// TCP_MAXSEG of a listener: largest segment of its future connections, in bytes, in either direction, options included. A
     /// new listener has `u16::MAX`: what the path allows.
@@ -235,7 +223,7 @@ pub enum Request {
         /// Largest segment, in bytes.
         mss_max: u16,
     },
-    /// Stop listening. Accepted connections stay open.
+    /// Stop listening. Accepted connections stay open ([`Request::Accept`]).
     Unlisten {
         /// The listener.
         listener: u32,
@@ -305,9 +293,9 @@ pub enum Request {
         /// The connection.
         flow: FlowId,
     },
-    /// Pass a connection that was not accepted to another listener that shares the port and whose program waits, as soon as
-    /// there is one. The connection is reset if no listener is left there. [`Event::Closed`] says that it has gone.
-    Offer {
+    /// The program has accepted a connection. Until then, the connection goes to another listener that shares the port if its
+    /// listener closes or is shared, or if the process ends. It is reset if there is no other.
+    Accept {
         /// The connection.
         flow: FlowId,
     },

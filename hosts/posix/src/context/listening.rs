@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use wave_tcp::context::{Interest, Request, Sharing};
+use wave_tcp::context::{Request, Sharing};
 
 use super::{Context, Listening, SLOTS};
 use crate::line::Queues;
@@ -15,14 +15,14 @@ use crate::socket::{Phase, Socket};
 const OFFERS_AGAIN: Duration = Duration::from_millis(20);
 
 impl Listening {
-    fn new(backlog: u16, sharing: Sharing) -> Listening {
+    fn new(backlog: u16) -> Listening {
         Listening {
             local: None,
             error: None,
             accepted: VecDeque::new(),
             backlog: backlog.into(),
-            is_sharing: sharing != Sharing::default(),
-            interest: Interest::Unknown,
+            is_shared: false,
+            is_awaited: false,
             offered: 0,
             slots_max: SLOTS,
         }
@@ -39,8 +39,19 @@ impl Listening {
     /// A connection has taken a slot. The agent may have room for one more slot than before.
     pub(super) fn has_connected(&mut self, socket: u32) {
         self.offered -= 1;
+        self.is_awaited = false;
         self.slots_max = (self.slots_max + 1).min(SLOTS);
         self.accepted.push_back(socket);
+    }
+
+    /// Number of slots that it should offer.
+    fn wanted(&self) -> usize {
+        let room = match self.is_shared {
+            // One at a time: what this process does not accept, another one may.
+            true => usize::from(self.is_awaited && self.accepted.is_empty()),
+            false => self.backlog.saturating_sub(self.accepted.len()),
+        };
+        room.min(self.slots_max)
     }
 }
 
@@ -60,19 +71,28 @@ impl<Q: Queues> Context<Q> {
         }
         let listener = self.last_listener;
         let backlog = backlog.max(1);
-        self.listeners.insert(listener, Listening::new(backlog, sharing));
+        self.listeners.insert(listener, Listening::new(backlog));
         self.outbox.push_back(Request::Listen { listener, local, backlog, sharing });
         listener
     }
 
-    /// Tells the agent whether the program waits for a listener's connections, or leaves them to others that share the port.
-    pub fn await_connections(&mut self, listener: u32, interest: Interest) {
-        self.listener(listener).interest = interest;
-        self.outbox.push_back(Request::Await { listener, interest });
-        self.wants_slots = true;
-        if interest == Interest::No {
-            self.offer_accepted(listener);
-        }
+    /// Other processes may have the listener from now on, or its program waits no more: its unused slots and the connections that
+    /// were not accepted go back to the agent, for whoever waits. The request is sent with the next flush.
+    pub fn share(&mut self, listener: u32) {
+        self.outbox.push_back(Request::Share { listener });
+        let listening = self.listener(listener);
+        (listening.is_shared, listening.is_awaited, listening.offered) = (true, false, 0);
+        let accepted = std::mem::take(&mut listening.accepted);
+        self.leave(listener, accepted);
+    }
+
+    /// The program waits for a connection of this listener. Returns whether a shared listener needs a flush, to offer a slot.
+    pub fn await_connection(&mut self, listener: u32) -> bool {
+        let listening = self.listener(listener);
+        let is_new = listening.is_shared && listening.accepted.is_empty();
+        let is_new = is_new && !std::mem::replace(&mut listening.is_awaited, true);
+        self.wants_slots |= is_new;
+        is_new
     }
 
     /// TCP_MAXSEG: limits segments of future connections to `mss_max` bytes, options included.
@@ -81,43 +101,26 @@ impl<Q: Queues> Context<Q> {
         self.flush();
     }
 
-    /// Whether the agent has returned all slots of a listener, or the listener is gone. Such a listener gets no more connections while
-    /// its program leaves them to others.
-    pub fn has_no_slots(&self, listener: u32) -> bool {
-        self.listeners.get(&listener).is_none_or(|listener| listener.offered == 0)
-    }
-
-    /// Leaves connections that were not accepted to other listeners.
-    pub(super) fn offer_accepted(&mut self, listener: u32) {
-        for name in std::mem::take(&mut self.listener(listener).accepted) {
-            let socket = self.socket(name);
-            match socket.flow() {
-                Some(flow) => {
-                    socket.is_closed = true;
-                    self.outbox.push_back(Request::Offer { flow });
-                }
+    /// Leaves a listener's slots and the connections that were not accepted to the agent.
+    fn leave(&mut self, listener: u32, accepted: VecDeque<u32>) {
+        for name in accepted {
+            match self.socket(name).flow() {
+                Some(_) => self.socket(name).is_closed = true,
                 None => self.close(name),
             }
         }
-    }
-
-    /// Closes a listener, with all connections that were not accepted.
-    pub fn unlisten(&mut self, name: u32) {
-        let is_shared =
-            |listener: &Listening| listener.is_sharing && listener.interest != Interest::No;
-        if self.listeners.get(&name).is_some_and(is_shared) {
-            // Connections must not be offered to this listener again.
-            self.await_connections(name, Interest::No);
-        }
-        let Some(listener) = self.listeners.remove(&name) else { return };
-        self.outbox.push_back(Request::Unlisten { listener: name });
-        for socket in listener.accepted {
-            self.abort(socket);
-        }
         let slots = self.places.iter_mut().filter_map(|place| place.socket.as_mut());
-        for socket in slots.filter(|socket| socket.phase == Phase::Slot(name)) {
+        for socket in slots.filter(|socket| socket.phase == Phase::Slot(listener)) {
             socket.is_closed = true;
         }
+    }
+
+    /// Closes a listener, with all connections that were not accepted: the agent gives them to another listener that shares the
+    /// port, or resets them.
+    pub fn unlisten(&mut self, name: u32) {
+        let Some(listening) = self.listeners.remove(&name) else { return };
+        self.outbox.push_back(Request::Unlisten { listener: name });
+        self.leave(name, listening.accepted);
     }
 
     /// A listener's local address or its error, once the agent has answered.
@@ -152,6 +155,9 @@ impl<Q: Queues> Context<Q> {
         let socket = self.socket(name);
         socket.local = local.unwrap_or(socket.local);
         socket.is_accepted = true;
+        if let Some(flow) = socket.flow() {
+            self.outbox.push_back(Request::Accept { flow });
+        }
         // Its first bytes may have arrived earlier.
         self.change(name);
         self.fill_ahead(name);
@@ -174,11 +180,7 @@ impl<Q: Queues> Context<Q> {
             loop {
                 let listener = self.listener(name);
                 let Some(local) = listener.local else { break };
-                if listener.interest == Interest::No {
-                    break;
-                }
-                let room = listener.backlog.saturating_sub(listener.accepted.len());
-                if listener.error.is_some() || listener.offered >= room.min(listener.slots_max) {
+                if listener.error.is_some() || listener.offered >= listener.wanted() {
                     break;
                 }
                 let Some(socket) = self.insert(Phase::Slot(name), local, local) else { break };
@@ -198,7 +200,7 @@ mod tests {
 
     #[test]
     fn listener_that_was_short_of_slots_offers_more_again() {
-        let mut listener = Listening::new(128, Sharing::default());
+        let mut listener = Listening::new(128);
         listener.offered = 1;
         let mut retry_at = None;
         listener.has_no_room(&mut retry_at);

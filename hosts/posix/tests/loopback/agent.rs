@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wave_core::clock::Nanos;
 use wave_front_tcp::{Door, DoorOptions, Process, Taken};
-use wave_tcp::context::{Event, Filled, Interest, Moved, Progress, Reason, Request, Tail};
+use wave_tcp::context::{Event, Filled, Moved, Progress, Reason, Request, Tail};
 use wave_tcp::datapath::{FlowId, Ring};
 
 /// Number of turns without work before the agent parks.
@@ -100,6 +100,8 @@ struct End {
     socket: u32,
     flow: FlowId,
     peer: usize,
+    /// The listener whose program has not accepted it yet.
+    listener: Option<u32>,
     receive: Ring,
     send: Ring,
     host: Moved,
@@ -316,20 +318,23 @@ impl Loopback {
                 self.listeners.push(Listener { process, name, local, slots: VecDeque::new() });
                 self.tell(process, Event::Listening { listener: name, local });
             }
-            Request::Await { listener: name, interest: Interest::No } => {
+            Request::Share { listener: name } => {
                 let is_it = |other: &&mut Listener| (other.process, other.name) == (process, name);
                 let slots = self.listeners.iter_mut().find(is_it).map(|one| one.slots.split_off(0));
                 for (socket, ..) in slots.unwrap_or_default() {
                     self.tell(process, Event::Unused { socket });
                 }
             }
-            Request::Await { .. }
-            | Request::Join { .. }
+            Request::Join { .. }
             | Request::Lend { .. }
             | Request::Inquire { .. }
             | Request::Report { .. }
-            | Request::Take { .. }
-            | Request::Offer { .. } => {}
+            | Request::Take { .. } => {}
+            Request::Accept { flow } => {
+                if let Some(end) = self.end_mut(process, flow) {
+                    end.listener = None;
+                }
+            }
             // This agent sends no segments.
             Request::LimitSegments { .. } => {}
             Request::Unlisten { listener: name } => {
@@ -339,6 +344,10 @@ impl Loopback {
                         self.tell(process, Event::Unused { socket });
                     }
                 }
+                let is_its = |end: &End| (end.process, end.listener) == (process, Some(name));
+                let ends = self.ends.iter().flatten().filter(|end| is_its(end));
+                let places: Vec<_> = ends.map(|end| end.flow.index as usize).collect();
+                places.into_iter().for_each(|at| self.reset(at));
             }
             Request::Slot { listener: name, socket, receive, send, filled } => {
                 self.look_for(process, receive.offset, filled);
@@ -417,6 +426,7 @@ impl Loopback {
                 caller.filled,
             );
             let far = self.insert(other, one, to, socket, [receive, send], filled);
+            self.end_mut(to, far).unwrap().listener = Some(name);
             self.tell(
                 to,
                 Event::Accepted { listener: name, socket, flow: far, remote: local, mss: 1460 },
@@ -455,6 +465,7 @@ impl Loopback {
             socket,
             flow,
             peer,
+            listener: None,
             receive,
             send,
             host,

@@ -6,8 +6,8 @@ use wave_core::clock::Nanos;
 use wave_core::queue::{Entry, Tag};
 
 use super::{
-    Event, Filled, Interest, KeepAlive, Known, Moved, Progress, Reason, Request, Sharing,
-    SocketOptions, Tail, Trouble,
+    Event, Filled, KeepAlive, Known, Moved, Progress, Reason, Request, Sharing, SocketOptions,
+    Tail, Trouble,
 };
 use crate::datapath::{FlowId, Ring};
 
@@ -31,10 +31,10 @@ const CANCEL: u16 = 6;
 const CLOSE: u16 = 7;
 const ABORT: u16 = 8;
 const CONFIGURE: u16 = 9;
-const AWAIT: u16 = 10;
+const SHARE: u16 = 10;
 const JOIN: u16 = 11;
 const TAKE: u16 = 12;
-const OFFER: u16 = 13;
+const ACCEPT: u16 = 13;
 const LEND: u16 = 14;
 const INQUIRE: u16 = 15;
 const LIMIT_SEGMENTS: u16 = 16;
@@ -80,10 +80,7 @@ impl Request {
                 let words = [pair(listener, 0), high, low, more, secret[0], secret[1]];
                 (Tag { kind: LISTEN, flags }, words)
             }
-            Request::Await { listener, interest } => {
-                let flags = interest as u8;
-                (Tag { kind: AWAIT, flags }, [pair(listener, 0), 0, 0, 0, 0, 0])
-            }
+            Request::Share { listener } => (tag(SHARE), [pair(listener, 0), 0, 0, 0, 0, 0]),
             Request::Unlisten { listener } => (tag(UNLISTEN), [pair(listener, 0), 0, 0, 0, 0, 0]),
             Request::Slot { listener, socket, receive, send, filled } => {
                 let [a, b, c] = ring_words(receive, send, filled);
@@ -111,7 +108,7 @@ impl Request {
             }
             Request::Report { trouble } => (Tag { kind: REPORT, flags: trouble as u8 }, [0; 6]),
             Request::Inquire { flow } => (tag(INQUIRE), [flow.to_word(), 0, 0, 0, 0, 0]),
-            Request::Offer { flow } => (tag(OFFER), [flow.to_word(), 0, 0, 0, 0, 0]),
+            Request::Accept { flow } => (tag(ACCEPT), [flow.to_word(), 0, 0, 0, 0, 0]),
             Request::Cancel { socket } => (tag(CANCEL), [pair(socket, 0), 0, 0, 0, 0, 0]),
             Request::Close { flow } => (tag(CLOSE), [flow.to_word(), 0, 0, 0, 0, 0]),
             Request::Abort { flow } => (tag(ABORT), [flow.to_word(), 0, 0, 0, 0, 0]),
@@ -159,11 +156,7 @@ impl Request {
                     reuses_port: flags & REUSES_PORT != 0,
                 },
             },
-            AWAIT => {
-                let all = [Interest::No, Interest::Unknown, Interest::Yes];
-                let interest = all.into_iter().find(|one| *one as u8 == flags).ok_or(malformed)?;
-                Request::Await { listener: left, interest }
-            }
+            SHARE => Request::Share { listener: left },
             UNLISTEN => Request::Unlisten { listener: left },
             SLOT => {
                 let (receive, send, filled) = rings(a, b, c);
@@ -196,7 +189,7 @@ impl Request {
                 Request::Report { trouble }
             }
             INQUIRE => Request::Inquire { flow },
-            OFFER => Request::Offer { flow },
+            ACCEPT => Request::Accept { flow },
             LEND => Request::Lend { flow, secret: u128::from(a) << 64 | u128::from(b) },
             CANCEL => Request::Cancel { socket: left },
             CLOSE => Request::Close { flow },
@@ -379,7 +372,7 @@ mod tests {
             for round in 0..1_000 {
                 let mut words = [0; 6].map(|_: u64| random.next_u64());
                 let mut flags = random.next_u32() as u8;
-                // Random numbers and flags hardly ever are a reason or an interest.
+                // Random numbers and flags hardly ever are a reason.
                 if round % 2 == 0 {
                     let reason = Reason::ALL[random.next_u32() as usize % Reason::ALL.len()];
                     words[0] = pair(words[0] as u32, reason as u32);

@@ -72,6 +72,7 @@ pub(super) struct Connection {
     ends: Ends,
     pub context: ContextId,
     pub socket: u32,
+    /// The listener of its process whose program has not accepted it yet.
     pub listener: Option<u32>,
     pub round_trip: RoundTrip,
     pub congestion: Congestion,

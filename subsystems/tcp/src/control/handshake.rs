@@ -3,6 +3,7 @@
 mod bounds;
 pub(super) mod cookies;
 mod doubt;
+pub(super) mod early;
 mod establish;
 
 use core::net::{IpAddr, SocketAddr};
@@ -137,6 +138,11 @@ impl Handshake {
     }
 }
 
+/// Whether a segment carries bytes or the end of the stream.
+pub(super) fn carries(segment: &TcpSegment) -> bool {
+    !segment.payload.is_empty() || segment.flags.contains(Flags::FIN)
+}
+
 /// The smallest window scale that can advertise a whole ring.
 fn scale_of(ring_bytes: u32) -> u8 {
     (0..SCALE_MAX).find(|shift| ring_bytes >> shift <= u16::MAX.into()).unwrap_or(SCALE_MAX)
@@ -215,6 +221,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     pub(super) fn drop_handshake(&mut self, id: FlowId) {
         self.handshake_timer(id, None);
         let Some(handshake) = self.handshakes.remove(id) else { return };
+        self.early.take(id);
         self.give_share(handshake.process(), Kind::Handshake);
         if let For::Listener { process, name } = handshake.whom
             && let Some(at) = self.listener_named(process, name)
@@ -333,18 +340,26 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let listener = &self.listeners[at];
         let (process, name) = (listener.context.process, listener.name);
         let (mss_max, half_open) = (listener.mss_max, listener.half_open);
-        // Beyond the slots that the program offers at a time, connections of its backlog wait for the next ones.
-        let waiting_max = u32::from(listener.backlog).saturating_sub(listener.slots_max);
-        let acknowledged = listener.acknowledged;
+        // Beyond the slots that the program offers at a time, connections of its backlog wait for the next ones. A listener that
+        // processes share has all of its backlog here: one more than listen(2) says, as in Linux.
+        let (backlog, waiting_max) = match listener.is_shared {
+            true => (listener.backlog.saturating_add(1), u32::from(listener.backlog) + 1),
+            false => {
+                let backlog = listener.backlog;
+                (backlog, u32::from(backlog).saturating_sub(listener.slots_max))
+            }
+        };
         let offered = listener.slots.front().map(Slot::shape);
+        let shape = listener.shape;
+        let acknowledged = self.queued(at);
         let Some((ring_bytes, window_bytes)) =
-            offered.or(listener.shape.filter(|_| acknowledged < waiting_max))
+            offered.or(shape.filter(|_| acknowledged < waiting_max))
         else {
             self.counters.overflows += 1;
             return;
         };
         let scale = scale_of(ring_bytes);
-        let most = self.half_open_max(listener.backlog);
+        let most = self.half_open_max(backlog);
         let most = if offered.is_some() { most } else { most.min(waiting_max) };
         // A cookie cannot reopen a connection in TIME_WAIT, so such a SYN may exceed the backlog.
         let may_keep = half_open < most || self.time_wait.contains(&tuple);
@@ -459,13 +474,13 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             }
             return;
         }
-        if !self.open(now, Some(id), &handshake, tuple, segment, packet) {
-            self.wait_for_slot(id, segment);
+        if let Err(packet) = self.open(now, Some(id), &handshake, tuple, segment, packet) {
+            self.wait_for_slot(id, segment, packet);
         }
     }
 
     /// Establishes the connection of a listener's handshake with the segment that acknowledges our SYN. `id` is the handshake's
-    /// place in the table; `None` if a cookie carried it. Returns false if there is no slot or room.
+    /// place in the table; `None` if a cookie carried it. Returns the packet if there is no slot or room.
     pub(super) fn open(
         &mut self,
         now: Nanos,
@@ -474,18 +489,23 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         tuple: &Tuple,
         segment: &TcpSegment,
         packet: Packet<F>,
-    ) -> bool {
+    ) -> Result<(), Packet<F>> {
         let window = u32::from(segment.window) << handshake.options.scale.unwrap_or(0);
+        let early = id.and_then(|id| self.early.take(id));
         let flow = self.establish(now, id, handshake, tuple, window, segment.options.timestamps);
-        if let Some(flow) = flow {
-            self.measure(now, flow, handshake);
-            let carries = !segment.payload.is_empty() || segment.flags.contains(Flags::FIN);
-            if carries {
-                self.packets.push_front(packet);
-            }
-            self.connection_is_there(flow);
+        let Some(flow) = flow else {
+            early.into_iter().for_each(|early| self.early.put_back(early));
+            return Err(packet);
+        };
+        self.measure(now, flow, handshake);
+        if carries(segment) {
+            self.packets.push_front(packet);
         }
-        flow.is_some()
+        if let Some(early) = early {
+            self.packets.push_front(early.packet);
+        }
+        self.connection_is_there(flow);
+        Ok(())
     }
 
     /// Our side's limit of a segment in bytes, options included.

@@ -6,7 +6,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use super::shares::Kind;
 use super::{Call, Listener, Slot, Stack, secrets};
-use crate::context::{ContextId, Event, Interest, Reason, Sharing};
+use crate::context::{ContextId, Event, Reason, Sharing};
 use crate::datapath::{Datapath, FlowId};
 use wave_core::clock::Nanos;
 
@@ -62,24 +62,29 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return self.tell(from, Event::NotListening { listener: name, reason });
         }
         let port = port.unwrap_or_default();
+        let address = SocketAddr::new(local.ip(), port);
+        // Connections may have to wait before this process offers a slot.
+        let is_same = |other: &&Listener| other.local == address && has_secret(sharing, other);
+        let shape = self.listeners.iter().filter(is_same).find_map(|other| other.shape);
         self.take_share(from.process, Kind::Listener);
         self.listeners.push(Listener {
             context: from,
             name,
-            local: SocketAddr::new(local.ip(), port),
+            local: address,
             backlog,
             sharing,
-            interest: Interest::Unknown,
+            is_shared: false,
             mss_max: u16::MAX,
             slots: VecDeque::with_capacity(u32::from(backlog).min(self.bounds.slots) as usize),
             half_open: 0,
             acknowledged: 0,
             waiting: VecDeque::new(),
-            shape: None,
+            shape,
             slots_max: 0,
+            unaccepted: 0,
             cookie_sent_at: None,
         });
-        let local = self.told(SocketAddr::new(local.ip(), port));
+        let local = self.told(address);
         self.tell(from, Event::Listening { listener: name, local });
     }
 
@@ -91,12 +96,16 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             || (both_reuse && user(from.process) == user(other.context.process))
     }
 
-    pub(super) fn await_connections(&mut self, from: ContextId, name: u32, interest: Interest) {
+    /// Other processes may have the listener, too, or its program waits no more: its slots and the connections that it has not
+    /// accepted are for whoever waits.
+    pub(super) fn share(&mut self, from: ContextId, name: u32) {
         let Some(at) = self.listener_of(from, name) else { return };
-        self.listeners[at].interest = interest;
-        if interest == Interest::No {
-            self.give_slots_back(at);
-        }
+        self.give_slots_back(at);
+        let listener = &mut self.listeners[at];
+        listener.is_shared = true;
+        let (sharing, unaccepted) = (listener.sharing, core::mem::take(&mut listener.unaccepted));
+        self.take_back_choices(true, |context, of| (context.process, of) == (from.process, name));
+        self.offer_unaccepted(from, (name, sharing), unaccepted);
     }
 
     fn give_slots_back(&mut self, at: usize) {
@@ -106,20 +115,29 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// Chooses the listener for a new connection to our address and port `own`: of those that share the port, one with a slot,
-    /// in turn.
+    /// Chooses the listener for a new connection to our address and port `own`: of those that share the port, one with a slot, in
+    /// turn. If none has any, the connection waits at one that knows what a slot looks like.
     pub(super) fn place(&mut self, own: SocketAddr) -> Option<usize> {
         let all = || self.listeners.iter().enumerate().filter(|(_, one)| is_at(one.local, own));
-        let interest = all().map(|(_, one)| one.interest).max()?;
-        let may = || all().filter(|(_, one)| one.interest == interest && interest > Interest::No);
-        let has_slot = || may().filter(|(_, one)| !one.slots.is_empty());
+        let has_slot = || all().filter(|(_, one)| !one.slots.is_empty());
         let chosen = match has_slot().count() {
-            0 => may().next(),
+            0 => all().find(|(_, one)| one.shape.is_some()).or_else(|| all().next()),
             count => has_slot().nth(self.turn % count),
         };
         let at = chosen.map(|(at, _)| at);
         self.turn = self.turn.wrapping_add(1);
         at
+    }
+
+    /// Number of acknowledged handshakes in a listener's queue: also those that wait at the same listener of other processes.
+    pub(super) fn queued(&self, at: usize) -> u32 {
+        let listener = &self.listeners[at];
+        let is_same =
+            |other: &Listener| other.local == listener.local && has_secret(listener.sharing, other);
+        let all = self.listeners.iter().enumerate();
+        all.filter(|(of, other)| *of == at || is_same(other))
+            .map(|(_, other)| other.acknowledged)
+            .sum()
     }
 
     /// Limit of handshakes of one listener, so that a flood of its port leaves room for others.
@@ -144,13 +162,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.listeners.iter().position(|one| (one.context.process, one.name) == (process, name))
     }
 
-    pub(super) fn take_slot(
-        &mut self,
-        now: Nanos,
-        from: ContextId,
-        name: u32,
-        slot: Slot,
-    ) -> Option<Reason> {
+    pub(super) fn take_slot(&mut self, from: ContextId, name: u32, slot: Slot) -> Option<Reason> {
         let Some(at) = self.listener_of(from, name) else { return Some(Reason::Invalid) };
         let most = self.bounds.slots as usize;
         let listener = &mut self.listeners[at];
@@ -162,28 +174,45 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         listener.shape = Some(slot.shape());
         listener.slots.push_back(slot);
         listener.slots_max = listener.slots_max.max(listener.slots.len() as u32);
-        self.open_next(now, at);
         None
     }
 
-    /// Gives the new slot of a listener to the oldest handshake that waits for one: of this listener, or of another one at its
-    /// port.
-    fn open_next(&mut self, now: Nanos, at: usize) {
-        let local = self.listeners[at].local;
+    /// Gives unused slots to handshakes that wait for one. Connections on offer come first: they are older.
+    pub(super) fn use_slots(&mut self, now: Nanos) {
+        if self.listeners.iter().all(|one| one.acknowledged == 0) {
+            return;
+        }
+        for at in 0..self.listeners.len() {
+            while !self.listeners[at].slots.is_empty()
+                && !self.has_offer_for(at)
+                && self.open_next(now, at)
+            {}
+        }
+    }
+
+    /// Gives a slot of a listener to the oldest handshake that waits for one: of this listener, or of another one at its port.
+    /// Returns false if there is none, or no room.
+    fn open_next(&mut self, now: Nanos, at: usize) -> bool {
+        let Listener { local, context, .. } = self.listeners[at];
         let others = (0..self.listeners.len()).filter(|other| *other != at);
         let waits = |other: &usize| {
             let one = &self.listeners[*other];
             one.acknowledged > 0 && (*other == at || one.local == local && one.slots.is_empty())
         };
-        let Some(of) = core::iter::once(at).chain(others).find(waits) else { return };
+        let Some(of) = core::iter::once(at).chain(others).find(waits) else { return false };
+        if !self.has_room(context.process, Kind::Connection) {
+            return false;
+        }
         while let Some(id) = self.listeners[of].waiting.pop_front() {
             if self.is_waiting(id, of) {
-                if !self.open_acknowledged(now, id) {
+                let is_opened = self.open_acknowledged(now, id);
+                if !is_opened {
                     self.listeners[of].waiting.push_front(id);
                 }
-                return;
+                return is_opened;
             }
         }
+        false
     }
 
     pub(super) fn unlisten(&mut self, from: ContextId, name: u32) {
@@ -196,11 +225,18 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if tells {
             self.give_slots_back(at);
         }
-        let Listener { context, name, local, cookie_sent_at, .. } = self.listeners.swap_remove(at);
+        let listener = self.listeners.swap_remove(at);
+        let Listener { context, name, local, sharing, shape, cookie_sent_at, unaccepted, .. } =
+            listener;
         for other in self.listeners.iter_mut().filter(|one| one.local.port() == local.port()) {
             other.cookie_sent_at = other.cookie_sent_at.max(cookie_sent_at);
+            if has_secret(sharing, other) {
+                other.shape = other.shape.or(shape);
+            }
         }
         self.give_share(context.process, Kind::Listener);
+        self.take_back_choices(tells, |of, its| (of.process, its) == (context.process, name));
+        self.offer_unaccepted(context, (name, sharing), unaccepted);
         let waiting: Vec<(FlowId, SocketAddr)> = self
             .handshakes
             .iter()
@@ -209,7 +245,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             .collect();
         for (id, own) in waiting {
             // Another listener that shares the port completes the handshake, even if no program waits there yet.
-            match self.place(own).or_else(|| self.listener_at(own)) {
+            match self.place(own) {
                 Some(at) => self.give_handshake(id, at),
                 None => self.drop_handshake(id),
             }

@@ -47,13 +47,14 @@ pub use show::{Shown, State};
 pub use taking::Carry;
 
 use crate::congestion::Algorithm;
-use crate::context::{ContextId, Event, Interest, Moved, Reason, Sharing};
+use crate::context::{ContextId, Event, Moved, Reason, Sharing};
 use crate::datapath::{Batch, Datapath, Effect, FlowId, Packet, Ring, Segment, Ticket, Write};
 use crate::trace::Trace;
 use crate::tuples::Tuples;
 use closed_ports::ClosedPorts;
 use connection::Connection;
 use handshake::Handshake;
+use handshake::early::Early;
 use listeners::is_at;
 use neighbours::Neighbours;
 use taking::{Lent, Take};
@@ -151,7 +152,8 @@ struct Listener {
     local: SocketAddr,
     backlog: u16,
     sharing: Sharing,
-    interest: Interest,
+    /// Other processes may have it, too: its slots are those of programs that wait, and its backlog waits here.
+    is_shared: bool,
     /// TCP_MAXSEG.
     mss_max: u16,
     slots: VecDeque<Slot>,
@@ -165,6 +167,8 @@ struct Listener {
     shape: Option<(u32, u32)>,
     /// The most unused slots that there were at a time.
     slots_max: u32,
+    /// Number of its connections that the program has not accepted.
+    unaccepted: u32,
     /// When a SYN was last answered with a cookie.
     cookie_sent_at: Option<Nanos>,
 }
@@ -259,6 +263,7 @@ pub struct Stack<F, D> {
     /// Number of requests that the data path has taken so far.
     submitted: u64,
     packets: VecDeque<Packet<F>>,
+    early: Early<F>,
     requests: VecDeque<(ContextId, Moved)>,
     effects: VecDeque<Effect<F>>,
     out: VecDeque<Output<F>>,
@@ -301,6 +306,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             released: VecDeque::new(),
             submitted: 0,
             packets: VecDeque::with_capacity(WAITING_MAX),
+            early: Early::new(),
             requests: VecDeque::with_capacity(WAITING_MAX),
             effects: VecDeque::with_capacity(OUTPUTS),
             out: VecDeque::with_capacity(OUTPUTS),
@@ -387,8 +393,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// Handles the end of a process: its listeners are dropped, and its connections close as if it had closed them. The second
-    /// call for a process does nothing: its number must be released once.
+    /// Handles the end of a process: its listeners are dropped, and its connections close as if it had closed them, except those
+    /// that it has not accepted, which go to other listeners. The second call for a process does nothing: its number must be
+    /// released once.
     pub fn leave(&mut self, process: u16) {
         let has_left = self.gone.iter().any(|(gone, _)| *gone == process);
         if has_left || self.lingering.contains(&process) {
@@ -441,6 +448,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.effects = effects;
         self.read_statistics(now);
         let has_left = self.let_leave(now) | self.let_change_hands(now);
+        self.use_slots(now);
         // Asked last: the control plane's commands above may have created work.
         let data_next = self.data.poll(now, 0, &mut self.effects);
         self.release_the_gone();

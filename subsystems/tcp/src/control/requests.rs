@@ -40,14 +40,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             Request::Listen { listener, local, backlog, sharing } => {
                 self.listen(from, listener, local, backlog, sharing);
             }
-            Request::Await { listener, interest } => {
-                self.await_connections(from, listener, interest);
-            }
+            Request::Share { listener } => self.share(from, listener),
             Request::Unlisten { listener } => self.unlisten(from, listener),
             Request::Slot { listener, socket, receive, send, filled } => {
                 let slot = Slot { socket, receive, send, filled };
                 let failed = match slot.fits(&mut memory) {
-                    true => self.take_slot(now, from, listener, slot),
+                    true => self.take_slot(from, listener, slot),
                     false => {
                         self.refused(from, Call::Accept, Reason::Invalid);
                         Some(Reason::Invalid)
@@ -93,7 +91,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 }
             }
             Request::Inquire { flow } => self.inquire(from, flow),
-            Request::Offer { flow } => self.offer(now, from, flow),
+            Request::Accept { flow } => self.accept(from, flow),
             Request::Cancel { socket } => self.cancel(from, socket),
             Request::Close { flow } => self.close(now, from, flow),
             Request::Abort { flow } => self.abort(from, flow),

@@ -1,6 +1,6 @@
-//! Connections that change owners: a child of fork(2) takes a connection that its parent has accepted, and a process offers
-//! connections that it has not accepted to others that share the port (docs/adr/0068). Any process that knows the secret may
-//! take a lent connection (docs/adr/0078).
+//! Connections that change owners: a child of fork(2) takes a connection that its parent has accepted (docs/adr/0068), and
+//! connections that a process has not accepted go to others that share the port (docs/adr/0103). Any process that knows the secret
+//! may take a lent connection (docs/adr/0078).
 //!
 //! The flow is frozen until it has nothing in flight. Then the caller copies its rings from one memory to the other, and the
 //! flow is installed again. Segments that the peer sends meanwhile are lost, and retransmitted.
@@ -13,7 +13,7 @@ use wave_core::clock::Nanos;
 use super::connection::Timer;
 use super::shares::Kind;
 use super::{Call, Output, Slot, Stack};
-use crate::context::{ContextId, Event, FILL_MAX, Filled, Interest, Progress, Reason, Sharing};
+use crate::context::{ContextId, Event, FILL_MAX, Filled, Progress, Reason, Sharing};
 use crate::datapath::{Datapath, FlowId, Ring};
 use crate::flow::moment::Moment;
 
@@ -228,21 +228,82 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         Ok(())
     }
 
-    pub(super) fn offer(&mut self, now: Nanos, from: ContextId, flow: FlowId) {
-        let connection = self.connection(flow).filter(|one| one.is_heard_of());
-        let own = connection.filter(|one| one.context.process == from.process);
-        let Some(connection) = own else { return };
-        let name = connection.listener;
-        let listener = name.and_then(|name| self.listener_of(from, name));
-        let is_known = self.takes.iter().any(|other| other.flow == flow);
-        match listener {
-            Some(at) if !is_known && !self.has_its_takes(from.process) => {
-                let sharing = self.listeners[at].sharing;
-                let to = To::Any { from, sharing };
-                self.takes.push(Take { flow, to, progress: Step::Waits });
+    /// The program has accepted a connection: it is no longer its listener's.
+    pub(super) fn accept(&mut self, from: ContextId, flow: FlowId) {
+        if let Some(connection) = self.connection(flow)
+            && connection.context.process == from.process
+        {
+            let name = connection.listener.take();
+            self.count_accepted(from.process, name);
+        }
+    }
+
+    /// Counts a connection that has left its listener, if it had one.
+    pub(super) fn count_accepted(&mut self, process: u16, name: Option<u32>) {
+        if let Some(at) = name.and_then(|name| self.listener_named(process, name)) {
+            self.listeners[at].unaccepted -= 1;
+        }
+    }
+
+    /// Offers the connections that a listener's program has not accepted to others that share the port. There are `count`.
+    pub(super) fn offer_unaccepted(
+        &mut self,
+        from: ContextId,
+        (name, sharing): (u32, Sharing),
+        mut count: u32,
+    ) {
+        for index in 0..self.connections.len() {
+            if count == 0 {
+                return;
             }
-            _ if is_known => {}
-            _ => self.reset(now, flow, Reason::Reset),
+            let Some(connection) = &mut self.connections[index] else { continue };
+            if (connection.context.process, connection.listener) != (from.process, Some(name)) {
+                continue;
+            }
+            count -= 1;
+            connection.listener = None;
+            let (flow, is_heard_of) = (connection.flow, connection.is_heard_of());
+            // A program that uses a connection before it says that it has accepted it is at fault.
+            let is_untouched = (connection.read_said, connection.written_said) == (0, 0);
+            if !is_heard_of {
+                continue;
+            }
+            if !is_untouched || self.has_its_takes(from.process) {
+                self.reset(Nanos(0), flow, Reason::Reset);
+                continue;
+            }
+            self.takes.push(Take { flow, to: To::Any { from, sharing }, progress: Step::Waits });
+        }
+    }
+
+    /// Whether a connection is on offer that a listener may have.
+    pub(super) fn has_offer_for(&self, at: usize) -> bool {
+        let listener = &self.listeners[at];
+        self.takes.iter().any(|take| {
+            let To::Any { from, sharing } = take.to else { return false };
+            let connection = self.connections[take.flow.index as usize].as_ref();
+            connection.is_some_and(|one| super::is_at(listener.local, one.tuple().local))
+                && self.may_share(from, sharing, listener)
+        })
+    }
+
+    /// Puts connections back on offer for which a slot of such a listener was chosen, by its context and name.
+    pub(super) fn take_back_choices(
+        &mut self,
+        tells: bool,
+        is_its: impl Fn(ContextId, u32) -> bool,
+    ) {
+        for at in 0..self.takes.len() {
+            let Take { flow, to, progress } = self.takes[at];
+            if let To::Listener { from, sharing, context, name, slot } = to
+                && is_its(context, name)
+            {
+                let (to, progress) = (To::Any { from, sharing }, progress.min(Step::Frozen));
+                self.takes[at] = Take { flow, to, progress };
+                if tells {
+                    self.tell(context, Event::Unused { socket: slot.socket });
+                }
+            }
         }
     }
 
@@ -250,16 +311,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     pub(super) fn forget_takes(&mut self, process: u16) {
         let lent = self.lent.iter_mut().filter(|lent| lent.lender == Some(process));
         lent.for_each(|lent| lent.lender = None);
+        self.take_back_choices(false, |context, _| context.process == process);
         let is_its =
             |take: &Take| take.to.owner().is_some_and(|(context, ..)| context.process == process);
         while let Some(at) = self.takes.iter().position(is_its) {
-            let Take { flow, to, progress } = self.takes[at];
-            if let To::Listener { from, sharing, .. } = to {
-                let (to, progress) = (To::Any { from, sharing }, progress.min(Step::Frozen));
-                self.takes[at] = Take { flow, to, progress };
-                continue;
-            }
-            self.takes.swap_remove(at);
+            let Take { flow, progress, .. } = self.takes.swap_remove(at);
             if progress >= Step::Frozen {
                 self.reset(Nanos(0), flow, Reason::Reset);
             }
@@ -349,8 +405,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         Ok(true)
     }
 
-    /// Chooses a listener whose program waits for connections, in turn, and takes one of its slots; `None` if none waits at
-    /// present.
+    /// Chooses a listener with a slot, in turn, and takes the slot; `None` if there is none at present.
     ///
     /// # Errors
     /// No other listener shares the port any more.
@@ -369,9 +424,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         all().next().ok_or(Reason::Reset)?;
         let may_have = || {
             all().filter(|(_, one)| {
-                one.interest == Interest::Yes
-                    && !one.slots.is_empty()
-                    && self.has_room_to_take(one.context.process)
+                !one.slots.is_empty() && self.has_room_to_take(one.context.process)
             })
         };
         let turn = self.turn % may_have().count().max(1);
@@ -399,6 +452,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.set_timer(flow.index, None);
         let Some(mut connection) = self.connections[flow.index as usize].take() else { return };
         let (owner, owners_name) = (connection.context, connection.socket);
+        self.count_accepted(owner.process, connection.listener.take());
         // If the owner has gone, this may have been its last connection.
         self.release(owner.process);
         (state.context, state.socket) = (context, socket);
@@ -412,10 +466,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.give_share(owner.process, Kind::Connection);
         self.take_share(context.process, Kind::Connection);
         (connection.flow, connection.context, connection.socket) = (flow, context, socket);
-        connection.listener = match to {
-            To::Listener { name, .. } => Some(name),
-            _ => None,
-        };
+        if let To::Listener { name, .. } = to
+            && let Some(at) = self.listener_named(context.process, name)
+        {
+            connection.listener = Some(name);
+            self.listeners[at].unaccepted += 1;
+        }
         connection.filled = filled;
         connection.read_said = state.receiving.read;
         connection.timed.1 = Moment::NEVER;

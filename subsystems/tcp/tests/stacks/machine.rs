@@ -41,6 +41,8 @@ pub struct Machine<R: Recovery = Sack> {
     ring: u32,
     pub sockets: HashMap<u32, Socket>,
     pub accepted: VecDeque<u32>,
+    /// The process says at once that it has accepted its connections.
+    pub accepts: bool,
     pub events: Vec<Event>,
     next_socket: u32,
     pub released: Vec<u16>,
@@ -65,6 +67,7 @@ impl<R: Recovery> Machine<R> {
             ring,
             sockets: HashMap::new(),
             accepted: VecDeque::new(),
+            accepts: true,
             events: Vec::new(),
             next_socket: 0,
             released: Vec::new(),
@@ -355,6 +358,9 @@ impl<R: Recovery> Machine<R> {
             Event::Accepted { socket, flow, .. } => {
                 self.sockets.get_mut(&socket).unwrap().flow = Some(flow);
                 self.accepted.push_back(socket);
+                if self.accepts {
+                    self.ask(Nanos(0), Request::Accept { flow });
+                }
             }
             Event::Connected { socket, flow, .. } => {
                 self.sockets.get_mut(&socket).unwrap().flow = Some(flow);

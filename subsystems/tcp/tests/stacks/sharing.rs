@@ -2,8 +2,8 @@
 
 use std::net::{SocketAddr, SocketAddrV4};
 
-use wave_tcp::context::{ContextId, Event, Interest, Reason, Request, Sharing};
-use wave_tcp::control::{Bounds, Output, Owner, Secrets, Stack};
+use wave_tcp::context::{ContextId, Event, Filled, Moved, Reason, Request, Sharing, Tail};
+use wave_tcp::control::{Bounds, Output, Owner, Secrets, Stack, State};
 use wave_tcp::datapath::{FlowId, Ring};
 use wave_tcp::flextoe::{FlexToe, Settings};
 use wave_tcp::packet::Flags;
@@ -19,19 +19,20 @@ fn listen(listener: u32, port: u16, sharing: Sharing) -> Request {
     Request::Listen { listener, local, backlog: 8, sharing }
 }
 
-/// Listeners 1, 2, ... at port 80 that share a secret, with these numbers of slots.
+/// Listeners 1, 2, ... at port 80 that share a secret, with these numbers of slots: as many as the program waits for connections.
 fn group(slots: &[u32]) -> Peer {
     let mut peer = Peer::new();
+    peer.machine.accepts = false;
     for (listener, slots) in (1..).zip(slots) {
         peer.machine.ask(peer.now, listen(listener, 80, SECRET));
+        share(&mut peer, listener);
         (0..*slots).for_each(|_| peer.machine.slot(peer.now, listener as u16));
     }
     peer
 }
 
-fn waits(peer: &mut Peer, listener: u32, waits: bool) {
-    let interest = if waits { Interest::Yes } else { Interest::No };
-    peer.machine.ask(peer.now, Request::Await { listener, interest });
+fn share(peer: &mut Peer, listener: u32) {
+    peer.machine.ask(peer.now, Request::Share { listener });
 }
 
 /// Sends a peer's SYN from this port. Returns whether it was answered.
@@ -60,17 +61,29 @@ fn connect(peer: &mut Peer, port: u16) -> Option<u32> {
     begin(peer, port).then(|| complete(peer, port)).flatten()
 }
 
+/// Sends the first bytes of a connection from this port.
+fn say(peer: &mut Peer, port: u16, data: &[u8]) {
+    let source = SocketAddrV4::new(*PEER.ip(), port);
+    peer.send(Sends { source, seq: ISN.plus(1), data, ..peer.plain() });
+}
+
+/// The listeners that have accepted connections, and the peers' ports.
+fn accepted(peer: &Peer) -> Vec<(u32, u16)> {
+    let events = peer.machine.events.iter().filter_map(|event| match event {
+        Event::Accepted { listener, remote, .. } => Some((*listener, remote.port())),
+        _ => None,
+    });
+    events.collect()
+}
+
 #[test]
 fn connections_go_in_turn_to_listeners_whose_programs_wait() {
-    let mut peer = group(&[8, 8, 8]);
-    // No program has reported to wait: all listeners get connections except the one that leaves them to others.
-    waits(&mut peer, 1, false);
+    let mut peer = group(&[0, 2, 2]);
     let mut by: Vec<_> = (0..4).map(|at| connect(&mut peer, 5000 + at)).collect();
     by.sort();
     assert_eq!(by, [Some(2), Some(2), Some(3), Some(3)]);
-    waits(&mut peer, 1, true);
     (0..2).for_each(|_| peer.machine.slot(peer.now, 1));
-    waits(&mut peer, 3, true);
+    (0..2).for_each(|_| peer.machine.slot(peer.now, 3));
     let mut by: Vec<_> = (4..8).map(|at| connect(&mut peer, 5000 + at)).collect();
     by.sort();
     assert_eq!(by, [Some(1), Some(1), Some(3), Some(3)]);
@@ -79,54 +92,98 @@ fn connections_go_in_turn_to_listeners_whose_programs_wait() {
 #[test]
 fn a_connection_goes_to_a_listener_that_has_slots() {
     let mut peer = group(&[0, 2]);
-    waits(&mut peer, 1, true);
-    waits(&mut peer, 2, true);
     let by: Vec<_> = (0..3).map(|at| connect(&mut peer, 5000 + at)).collect();
     assert_eq!(by, [Some(2), Some(2), None]);
     assert_eq!(peer.machine.stack.counters().overflows, 1);
 }
 
 #[test]
-fn a_syn_is_dropped_while_no_listener_wants_connections() {
-    let mut peer = group(&[1, 1]);
-    waits(&mut peer, 1, false);
-    waits(&mut peer, 2, false);
-    // No reset is sent: the peer tries again, when a listener waits.
-    assert!(!begin(&mut peer, 5000));
-    assert_eq!(peer.machine.stack.counters().stranger_resets, 0);
-    waits(&mut peer, 2, true);
-    peer.machine.slot(peer.now, 2);
-    assert_eq!(connect(&mut peer, 5000), Some(2));
+fn connections_wait_up_to_the_backlog_while_no_program_waits() {
+    let mut peer = Peer::new();
+    let local = SocketAddr::from(([0, 0, 0, 0], 80));
+    let request = Request::Listen { listener: 1, local, backlog: 3, sharing: SECRET };
+    peer.machine.ask(peer.now, request);
+    (0..2).for_each(|_| peer.machine.slot(peer.now, 1));
+    // A fork: the parent leaves its connections to children, none of which is there yet.
+    share(&mut peer, 1);
+    for port in 1..=4 {
+        assert!(begin(&mut peer, port), "one more than listen(2) says, as in Linux");
+        say(&mut peer, port, b"early");
+        peer.after(5);
+    }
+    assert!(!begin(&mut peer, 5));
+    let counters = peer.machine.stack.counters();
+    assert_eq!((counters.stranger_resets, counters.cookies_sent), (0, 0));
+    assert!(accepted(&peer).is_empty());
+    // The children's backlog is the same one.
+    for listener in [2, 3] {
+        peer.machine.ask(peer.now, listen(listener, 80, SECRET));
+        share(&mut peer, listener);
+    }
+    assert!(!begin(&mut peer, 5));
+    for listener in [2, 3, 2, 3] {
+        peer.machine.slot(peer.now, listener);
+        peer.after(5);
+    }
+    // The oldest ones first, with what came before they were accepted.
+    assert_eq!(accepted(&peer), [(2, 1), (3, 2), (2, 3), (3, 4)]);
+    for socket in peer.machine.accepted.clone() {
+        assert_eq!(peer.machine.sockets[&socket].received, 5);
+    }
+    assert!(begin(&mut peer, 5));
 }
 
 #[test]
-fn a_listener_that_leaves_connections_to_others_gets_its_slots_back() {
-    let mut peer = group(&[3, 2]);
-    waits(&mut peer, 1, true);
-    assert_eq!(connect(&mut peer, 5000), Some(1));
-    assert!(begin(&mut peer, 5001));
-    waits(&mut peer, 1, false);
+fn a_waiting_connection_lasts_as_long_as_its_peer_answers() {
+    let mut peer = group(&[1]);
+    share(&mut peer, 1);
+    for port in [1, 2] {
+        assert!(begin(&mut peer, port));
+        assert_eq!(complete(&mut peer, port), None);
+    }
+    let mut repeated = 0;
+    for _ in 0..200 {
+        let heard = peer.after(1_000);
+        for answer in heard.iter().filter(|heard| heard.segment.destination_port == 1) {
+            repeated += 1;
+            let source = SocketAddrV4::new(*PEER.ip(), 1);
+            let ack = Some(answer.segment.seq.plus(1));
+            peer.send(Sends { source, seq: ISN.plus(1), ack, ..peer.plain() });
+        }
+    }
+    assert!(repeated > 6, "{repeated}");
+    let waiting = peer.states().iter().filter(|state| **state == State::SynReceived).count();
+    assert_eq!(waiting, 1);
+    peer.machine.slot(peer.now, 1);
+    peer.after(5);
+    assert_eq!(accepted(&peer), [(1, 1)]);
+}
+
+#[test]
+fn a_listener_that_is_shared_gets_its_slots_back() {
+    let mut peer = group(&[0, 2]);
+    peer.machine.accepts = true;
+    (0..3).for_each(|_| peer.machine.slot(peer.now, 1));
+    share(&mut peer, 1);
     peer.after(1);
     let is_unused = |event: &&Event| matches!(event, Event::Unused { .. });
     let events = &peer.machine.events;
-    assert_eq!(events.iter().filter(is_unused).count(), 2, "{events:?}");
-    // Another listener completes its handshake.
-    assert_eq!(complete(&mut peer, 5001), Some(2));
+    assert_eq!(events.iter().filter(is_unused).count(), 3, "{events:?}");
     assert_eq!(connect(&mut peer, 5002), Some(2));
     // It may wait again, with new slots.
-    waits(&mut peer, 1, true);
+    share(&mut peer, 2);
     peer.machine.slot(peer.now, 1);
     assert_eq!(connect(&mut peer, 5003), Some(1));
 }
 
 #[test]
 fn a_handshake_outlives_its_listener_if_another_listener_shares_the_port() {
-    let mut peer = group(&[4, 4]);
-    waits(&mut peer, 1, true);
+    let mut peer = group(&[1, 0]);
     assert!(begin(&mut peer, 5000));
-    waits(&mut peer, 2, true);
+    peer.machine.slot(peer.now, 2);
     peer.machine.ask(peer.now, Request::Unlisten { listener: 1 });
     assert_eq!(complete(&mut peer, 5000), Some(2));
+    peer.machine.slot(peer.now, 2);
     assert!(begin(&mut peer, 5001));
     peer.machine.ask(peer.now, Request::Unlisten { listener: 2 });
     assert_eq!(complete(&mut peer, 5001), None);
@@ -137,22 +194,20 @@ fn a_handshake_outlives_its_listener_if_another_listener_shares_the_port() {
 }
 
 #[test]
-fn a_handshake_outlives_its_listener_even_if_no_program_waits_at_the_other_one_yet() {
-    let mut peer = group(&[4, 0]);
-    waits(&mut peer, 1, true);
-    waits(&mut peer, 2, false);
+fn a_waiting_connection_outlives_its_listener() {
+    let mut peer = group(&[1, 0]);
+    share(&mut peer, 1);
     assert!(begin(&mut peer, 5000));
+    say(&mut peer, 5000, b"early");
+    peer.after(5);
+    // The other listener's program waits already when the first one is closed.
     peer.machine.ask(peer.now, Request::Unlisten { listener: 1 });
-    assert_eq!(complete(&mut peer, 5000), None);
-    let source = SocketAddrV4::new(*PEER.ip(), 5000);
-    let early = Sends { source, seq: ISN.plus(1), data: b"early", ..peer.plain() };
-    peer.send(early.clone());
+    peer.after(5);
+    assert!(accepted(&peer).is_empty());
+    peer.machine.slot(peer.now, 2);
     let heard = peer.after(5);
     assert!(!heard.iter().any(|heard| heard.has(Flags::RST)));
-    waits(&mut peer, 2, true);
-    peer.machine.slot(peer.now, 2);
-    peer.send(Sends { ack: Some(peer.ack), ..early });
-    peer.after(50);
+    assert_eq!(accepted(&peer), [(2, 5000)]);
     let socket = peer.machine.accepted.pop_front().unwrap();
     assert_eq!(peer.machine.sockets[&socket].received, 5);
 }
@@ -199,17 +254,15 @@ fn a_port_is_shared_only_by_a_common_secret_or_by_so_reuseport_of_the_same_user(
 }
 
 #[test]
-fn an_offered_connection_goes_to_a_listener_whose_program_waits() {
-    let mut peer = group(&[4]);
+fn a_connection_that_was_not_accepted_goes_to_the_next_program_that_waits() {
+    let mut peer = group(&[1]);
     assert_eq!(connect(&mut peer, 5000), Some(1));
     let source = SocketAddrV4::new(*PEER.ip(), 5000);
     let seq = ISN.plus(1);
     peer.send(Sends { source, seq, flags: Flags::ACK, data: b"early", ..peer.plain() });
     peer.after(50);
     let first = peer.machine.accepted.pop_front().unwrap();
-    let flow = peer.machine.sockets[&first].flow.unwrap();
-    waits(&mut peer, 1, false);
-    peer.machine.ask(peer.now, Request::Offer { flow });
+    share(&mut peer, 1);
     peer.after(50);
     // No program waits yet, and segments are still accepted.
     assert!(peer.machine.accepted.is_empty());
@@ -222,7 +275,6 @@ fn an_offered_connection_goes_to_a_listener_whose_program_waits() {
     });
     peer.after(50);
     peer.machine.ask(peer.now, listen(2, 80, SECRET));
-    waits(&mut peer, 2, true);
     peer.machine.slot(peer.now, 2);
     peer.after(5);
     assert!(peer.machine.sockets[&first].is_over);
@@ -230,24 +282,65 @@ fn an_offered_connection_goes_to_a_listener_whose_program_waits() {
     peer.machine.read(second, 100);
     assert_eq!(peer.machine.sockets[&second].read, b"early bird");
     // The last listener ends while a connection is on offer.
-    let flow = peer.machine.sockets[&second].flow.unwrap();
-    peer.machine.ask(peer.now, Request::Offer { flow });
-    peer.machine.ask(peer.now, Request::Unlisten { listener: 1 });
     peer.machine.ask(peer.now, Request::Unlisten { listener: 2 });
+    peer.machine.ask(peer.now, Request::Unlisten { listener: 1 });
     let heard = peer.after(5);
     assert!(heard.iter().any(|heard| heard.has(Flags::RST)));
 }
 
-/// A process that has gone.
+#[test]
+fn connections_on_offer_are_older_than_those_that_wait() {
+    let mut peer = offered(2);
+    assert!(begin(&mut peer, 6000));
+    assert_eq!(complete(&mut peer, 6000), None);
+    for _ in 0..3 {
+        peer.machine.slot(peer.now, 1);
+        peer.after(5);
+    }
+    let ports: Vec<u16> = accepted(&peer).into_iter().map(|(_, port)| port).collect();
+    assert_eq!(ports, [5000, 5001, 6000]);
+}
+
+#[test]
+fn an_accepted_connection_ends_with_its_process() {
+    let mut peer = shared_with_gone(2);
+    let memory = 1_u64 << 30;
+    let flow = flows(&peer)[0];
+    peer.machine.stack.request(peer.now, GONE, Request::Accept { flow }, memory);
+    // Only its owner can say so.
+    peer.machine.ask(peer.now, Request::Accept { flow: flows(&peer)[1] });
+    peer.machine.stack.leave(GONE.process);
+    (0..2).for_each(|_| peer.machine.slot(peer.now, 1));
+    let heard = peer.after(50);
+    let resets = heard.iter().filter(|heard| heard.has(Flags::RST));
+    let ports: Vec<u16> = resets.map(|heard| heard.segment.destination_port).collect();
+    assert_eq!(ports, [5000], "it has unread bytes");
+    assert_eq!(accepted(&peer), [(1, 5001)]);
+}
+
+#[test]
+fn a_program_that_uses_a_connection_before_it_accepts_it_ends_it() {
+    let mut peer = shared_with_gone(1);
+    let flow = flows(&peer)[0];
+    let filled = Filled { receive: RING, send: 0 };
+    let (is_finished, is_eager, tail) = (false, false, Tail::Whole);
+    let moved = Moved { flow, written: 0, read: 3, is_finished, is_eager, tail, filled };
+    peer.machine.stack.request(peer.now, GONE, Request::Moved(moved), 1_u64 << 30);
+    peer.machine.stack.leave(GONE.process);
+    peer.machine.slot(peer.now, 1);
+    let heard = peer.after(50);
+    assert!(heard.iter().any(|heard| heard.has(Flags::RST)));
+    assert!(accepted(&peer).is_empty());
+}
+
+/// A process that will go.
 const GONE: ContextId = ContextId { process: CONTEXT.process + 1, context: 0 };
 
-/// A peer with connections on offer whose process has gone. Another listener shares their port, but no program waits there yet.
-fn offered(connections: u16) -> Peer {
+/// A peer with connections that another process has not accepted. Listener 1 shares their port, but no program waits there yet.
+fn shared_with_gone(connections: u16) -> Peer {
     let mut peer = group(&[0]);
     let memory = 1_u64 << 30;
     peer.machine.stack.request(peer.now, GONE, listen(1, 80, SECRET), memory);
-    let interest = Interest::Yes;
-    peer.machine.stack.request(peer.now, GONE, Request::Await { listener: 1, interest }, memory);
     for at in 0..connections {
         let ring = |number: u32| Ring { offset: u64::from(number) * u64::from(RING), bytes: RING };
         let number = 64 + 2 * u32::from(at);
@@ -255,30 +348,35 @@ fn offered(connections: u16) -> Peer {
         let slot = Request::Slot { listener: 1, socket: at.into(), receive, send, filled };
         peer.machine.stack.request(peer.now, GONE, slot, memory);
         assert_eq!(connect(&mut peer, 5000 + at), None);
-        let source = SocketAddrV4::new(*PEER.ip(), 5000 + at);
-        peer.send(Sends { source, seq: ISN.plus(1), data: b"early", ..peer.plain() });
+        say(&mut peer, 5000 + at, b"early");
         peer.after(50);
     }
+    assert_eq!(flows(&peer).len(), usize::from(connections));
+    peer
+}
+
+/// The connections that other processes have got.
+fn flows(peer: &Peer) -> Vec<FlowId> {
     let accepted = peer.machine.others.iter().filter_map(|(_, event)| match event {
         Event::Accepted { flow, .. } => Some(*flow),
         _ => None,
     });
-    let flows: Vec<FlowId> = accepted.collect();
-    assert_eq!(flows.len(), usize::from(connections));
-    for flow in flows {
-        peer.machine.stack.request(peer.now, GONE, Request::Offer { flow }, memory);
-    }
+    accepted.collect()
+}
+
+/// The same, when that process has gone.
+fn offered(connections: u16) -> Peer {
+    let mut peer = shared_with_gone(connections);
     peer.machine.stack.leave(GONE.process);
     peer
 }
 
 #[test]
-fn connections_on_offer_outlive_the_process_that_offered_them() {
+fn connections_that_a_process_has_not_accepted_outlive_it() {
     let mut peer = offered(3);
     let heard = peer.after(2_000);
     assert!(!heard.iter().any(|heard| heard.has(Flags::RST)));
     assert!(peer.machine.released.is_empty(), "its memory is still used");
-    waits(&mut peer, 1, true);
     (0..3).for_each(|_| peer.machine.slot(peer.now, 1));
     peer.after(50);
     assert_eq!(peer.machine.accepted.len(), 3);
@@ -304,22 +402,17 @@ fn connections_on_offer_go_in_turn_to_listeners_whose_programs_wait() {
     let mut peer = offered(4);
     peer.machine.ask(peer.now, listen(2, 80, SECRET));
     for listener in [1, 2] {
-        (0..4).for_each(|_| peer.machine.slot(peer.now, listener as u16));
-        waits(&mut peer, listener, true);
+        (0..4).for_each(|_| peer.machine.slot(peer.now, listener));
     }
     peer.machine.events.clear();
     peer.after(50);
-    let accepted = peer.machine.events.iter().filter_map(|event| match event {
-        Event::Accepted { listener, .. } => Some(*listener),
-        _ => None,
-    });
-    let mut by: Vec<u32> = accepted.collect();
+    let mut by: Vec<u32> = accepted(&peer).into_iter().map(|(listener, _)| listener).collect();
     by.sort();
     assert_eq!(by, [1, 1, 2, 2]);
 }
 
 #[test]
-fn a_program_that_offers_without_end_leaves_room_for_another_program() {
+fn a_program_that_leaves_connections_without_end_leaves_room_for_another_program() {
     const MANY: u16 = 260;
     let mut peer = Peer::new();
     let address = *peer.machine.stack.address();
@@ -333,52 +426,50 @@ fn a_program_that_offers_without_end_leaves_room_for_another_program() {
     let memory = 1_u64 << 30;
     let (receive, send) =
         (Ring { offset: 0, bytes: RING }, Ring { offset: RING.into(), bytes: RING });
-    let offer = |peer: &mut Peer, from, port: u16, count| {
+    let leave = |peer: &mut Peer, from, port: u16, count| {
         let listener = port.into();
-        // Nobody takes what is offered.
+        // Nobody takes what is left.
         peer.machine.ask(peer.now, listen(listener, port, SECRET));
         peer.machine.stack.request(peer.now, from, listen(listener, port, SECRET), memory);
         peer.ours.set_port(port);
-        peer.machine.others.clear();
         for at in 0..count {
             let socket = u32::from(at);
             let slot = Request::Slot { listener, socket, receive, send, filled: RING };
             peer.machine.stack.request(peer.now, from, slot, memory);
             connect(peer, 5000 + at);
         }
-        let events = std::mem::take(&mut peer.machine.others);
-        for (context, event) in events {
-            if let Event::Accepted { flow, .. } = event {
-                assert_eq!(context, from);
-                peer.machine.stack.request(peer.now, from, Request::Offer { flow }, memory);
-            }
-        }
+        peer.machine.stack.request(peer.now, from, Request::Unlisten { listener }, memory);
         let heard = peer.after(50);
         heard.iter().filter(|heard| heard.has(Flags::RST)).count()
     };
-    assert_eq!(offer(&mut peer, greedy, 80, MANY), usize::from(MANY) - 128);
-    assert_eq!(offer(&mut peer, other, 81, 1), 0);
+    assert_eq!(leave(&mut peer, greedy, 80, MANY), usize::from(MANY) - 128);
+    assert_eq!(leave(&mut peer, other, 81, 1), 0);
 }
 
 #[test]
-fn a_connection_on_offer_outlives_the_process_chosen_to_get_it() {
-    let mut peer = offered(1);
+fn a_connection_on_offer_outlives_the_process_or_the_listener_chosen_to_get_it() {
     let chosen = ContextId { process: GONE.process + 1, context: 0 };
     let memory = 1_u64 << 30;
     let (receive, send) =
         (Ring { offset: 0, bytes: RING }, Ring { offset: RING.into(), bytes: RING });
-    for request in [
-        listen(1, 80, SECRET),
-        Request::Await { listener: 1, interest: Interest::Yes },
-        Request::Slot { listener: 1, socket: 0, receive, send, filled: RING },
-    ] {
-        peer.machine.stack.request(peer.now, chosen, request, memory);
+    for ends in
+        [None, Some(Request::Unlisten { listener: 1 }), Some(Request::Share { listener: 1 })]
+    {
+        let mut peer = offered(1);
+        for request in [
+            listen(1, 80, SECRET),
+            Request::Slot { listener: 1, socket: 0, receive, send, filled: RING },
+        ] {
+            peer.machine.stack.request(peer.now, chosen, request, memory);
+        }
+        peer.machine.step(peer.now);
+        match ends {
+            None => peer.machine.stack.leave(chosen.process),
+            Some(request) => peer.machine.stack.request(peer.now, chosen, request, memory),
+        }
+        peer.machine.slot(peer.now, 1);
+        let heard = peer.after(50);
+        assert!(!heard.iter().any(|heard| heard.has(Flags::RST)), "{ends:?}");
+        assert_eq!(peer.machine.accepted.len(), 1, "{ends:?}");
     }
-    peer.machine.step(peer.now);
-    peer.machine.stack.leave(chosen.process);
-    waits(&mut peer, 1, true);
-    peer.machine.slot(peer.now, 1);
-    let heard = peer.after(50);
-    assert!(!heard.iter().any(|heard| heard.has(Flags::RST)));
-    assert_eq!(peer.machine.accepted.len(), 1);
 }

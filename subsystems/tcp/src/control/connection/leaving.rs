@@ -113,7 +113,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             };
             has_left = true;
             let Some(connection) = self.connections[flow.index as usize].take() else { continue };
-            let Connection { context, socket, leaving, orphan_until, .. } = connection;
+            let Connection { context, socket, listener, leaving, orphan_until, .. } = connection;
+            self.count_accepted(context.process, listener);
             self.give_share(context.process, Kind::Connection);
             self.orphans -= u32::from(!orphan_until.is_never());
             let has_failed = matches!(leaving, Some(Leaving::Failed(_)));

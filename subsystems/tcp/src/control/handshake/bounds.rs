@@ -4,9 +4,9 @@ use wave_core::clock::Nanos;
 
 use super::super::shares::Kind;
 use super::super::{Listener, Stack};
-use super::For;
+use super::{ANSWERS_MAX, For};
 use crate::context::ContextId;
-use crate::datapath::{Datapath, FlowId};
+use crate::datapath::{Datapath, FlowId, Packet};
 use crate::packet::TcpSegment;
 use crate::stages::receive::ANSWER_AFTER;
 
@@ -39,8 +39,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     /// Has an acknowledged handshake of a listener wait for a slot. `segment` is the peer's last one.
-    pub(super) fn wait_for_slot(&mut self, id: FlowId, segment: &TcpSegment) {
+    pub(super) fn wait_for_slot(&mut self, id: FlowId, segment: &TcpSegment, packet: Packet<F>) {
         let Some(handshake) = self.handshakes.get_mut(id) else { return };
+        // A peer that answers is there, and may wait as long as the program lets it.
+        handshake.tries = handshake.tries.min(ANSWERS_MAX - 1);
+        self.early.keep(id, handshake, segment, packet);
         handshake.window = segment.window;
         if segment.options.timestamps.is_some() && handshake.options.timestamps.is_some() {
             handshake.options.timestamps = segment.options.timestamps;
@@ -72,9 +75,14 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let Some(handshake) = self.handshakes.get(id).copied() else { return false };
         let Some(tuple) = self.handshakes.tuple(id) else { return false };
         let window = u32::from(handshake.window) << handshake.options.scale.unwrap_or(0);
+        let early = self.early.take(id);
         let Some(flow) = self.establish(now, Some(id), &handshake, &tuple, window, None) else {
+            early.into_iter().for_each(|early| self.early.put_back(early));
             return false;
         };
+        if let Some(early) = early {
+            self.packets.push_front(early.packet);
+        }
         self.connection_is_there(flow);
         true
     }

@@ -170,7 +170,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             self.counters.cookies_failed += 1;
             return None;
         };
-        let at = self.place(tuple.local).or_else(|| self.listener_at(tuple.local))?;
+        let at = self.place(tuple.local)?;
         self.counters.cookies_received += 1;
         let listener = &self.listeners[at];
         let whom = For::Listener { process: listener.context.process, name: listener.name };
@@ -226,8 +226,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         packet: Packet<F>,
     ) {
         let Returned { handshake, hash } = returned;
-        let is_opened = self.open(now, None, &handshake, tuple, segment, packet);
-        if !is_opened && !self.keep(now, tuple, handshake, segment) {
+        if let Err(packet) = self.open(now, None, &handshake, tuple, segment, packet)
+            && !self.keep(now, tuple, handshake, segment, packet)
+        {
             return;
         }
         // A late copy of this segment must not open another connection.
@@ -244,6 +245,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         tuple: &Tuple,
         handshake: Handshake,
         segment: &TcpSegment,
+        packet: Packet<F>,
     ) -> bool {
         let For::Listener { process, name } = handshake.whom else { return false };
         let Some(at) = self.listener_named(process, name) else { return false };
@@ -256,7 +258,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.take_share(process, Kind::Handshake);
         self.listeners[at].half_open += 1;
         self.handshake_timer(id, Some(now + TRY_AFTER));
-        self.wait_for_slot(id, segment);
+        self.wait_for_slot(id, segment, packet);
         true
     }
 }

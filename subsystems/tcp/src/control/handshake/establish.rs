@@ -38,7 +38,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         window: u32,
         recent: Option<(u32, u32)>,
     ) -> Option<FlowId> {
-        let (context, slot, listener) = match handshake.whom {
+        let (context, slot, at) = match handshake.whom {
             For::Host { context, slot } => (context, slot, None),
             For::Listener { process, name } => {
                 let own = self.listener_named(process, name)?;
@@ -60,7 +60,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                     self.counters.overflows += 1;
                     return None;
                 };
-                (listener.context, slot, Some(listener.name))
+                (listener.context, slot, Some(at))
             }
         };
         let Slot { socket, receive, send, filled } = slot;
@@ -119,6 +119,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return None;
         };
         self.take_share(context.process, Kind::Connection);
+        let listener = at.map(|at| {
+            self.listeners[at].unaccepted += 1;
+            self.listeners[at].name
+        });
         let values = [mss.into(), established.ecn.is_some().into()];
         self.trace.put(now, Point::Established, Some(flow), values);
         let connection = Connection::new(now, flow, &established, listener, congestion);

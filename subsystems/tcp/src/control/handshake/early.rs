@@ -1,0 +1,60 @@
+//! The first segments of connections that wait for a slot. A peer that sends its request at once would otherwise wait for its
+//! retransmission timeout after the program has accepted.
+
+use alloc::collections::VecDeque;
+
+use super::{Handshake, carries};
+use crate::datapath::{FlowId, Packet};
+use crate::packet::TcpSegment;
+
+/// Limit of kept segments: half of a wire's frames, so that the wire always has some.
+const EARLY_MAX: usize = 128;
+
+/// The segment of a handshake that is kept, and the process whose listener it is for.
+#[derive(Debug)]
+pub(in crate::control) struct Kept<F> {
+    id: FlowId,
+    process: u16,
+    pub(super) packet: Packet<F>,
+}
+
+/// The kept segments, at most one of each handshake.
+#[derive(Debug)]
+pub(in crate::control) struct Early<F> {
+    kept: VecDeque<Kept<F>>,
+}
+
+impl<F> Early<F> {
+    pub(in crate::control) fn new() -> Early<F> {
+        Early { kept: VecDeque::new() }
+    }
+
+    /// Keeps the first segment of a handshake's stream. A process may keep as many as it leaves free for others. Other segments
+    /// are lost, and come again.
+    pub(super) fn keep(
+        &mut self,
+        id: FlowId,
+        handshake: &Handshake,
+        segment: &TcpSegment,
+        packet: Packet<F>,
+    ) {
+        let process = handshake.process();
+        let is_first = segment.seq == handshake.peer.plus(1) && carries(segment);
+        let own = self.kept.iter().filter(|kept| kept.process == process).count();
+        let has_room = own < EARLY_MAX - self.kept.len();
+        if is_first && has_room && self.kept.iter().all(|kept| kept.id != id) {
+            self.kept.push_back(Kept { id, process, packet });
+        }
+    }
+
+    /// Takes a handshake's segment, if one is kept.
+    pub(super) fn take(&mut self, id: FlowId) -> Option<Kept<F>> {
+        let at = self.kept.iter().position(|kept| kept.id == id)?;
+        self.kept.remove(at)
+    }
+
+    /// Keeps a segment again that was taken just now.
+    pub(super) fn put_back(&mut self, kept: Kept<F>) {
+        self.kept.push_back(kept);
+    }
+}
