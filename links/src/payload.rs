@@ -255,6 +255,19 @@ impl LentPayload {
         true
     }
 
+    /// Backs the `bytes` bytes at `at` with memory of this process, so that it may use them. At most
+    /// [`LentPayload::LOOK_BYTES_MAX`] bytes.
+    ///
+    /// # Errors
+    /// See [`Populator::populate`].
+    pub fn populate(&mut self, at: u64, bytes: u32) -> io::Result<()> {
+        self.payload.populate(at, bytes)?;
+        match self.holds(at, bytes) {
+            true => Ok(()),
+            false => Err(io::Error::from_raw_os_error(libc::ENOMEM)),
+        }
+    }
+
     /// Marks the pages of the `bytes` bytes at `at` as found: an earlier borrower has found them. Bytes beyond the memory are
     /// ignored.
     pub fn found_before(&mut self, at: u64, bytes: u32) {

@@ -439,8 +439,10 @@ impl Machine {
                 }
                 socket
             }
-            Event::Closed { socket } | Event::Unused { socket } => socket,
-            Event::Listening { .. }
+            Event::Closed { socket } | Event::Unused { socket } | Event::Taken { socket } => socket,
+            Event::Door { .. }
+            | Event::Demoted { .. }
+            | Event::Listening { .. }
             | Event::NotListening { .. }
             | Event::Known(_)
             | Event::Lent { .. }

@@ -3,6 +3,7 @@
 mod doors;
 mod replacement;
 mod sleep;
+mod streams;
 
 use std::collections::VecDeque;
 use std::io;
@@ -36,6 +37,7 @@ use crate::paths::{FRAMES_PER_TURN, POLLS_PER_TURN, Paths, STEPS_PER_POLL};
 use crate::process::{Process, Taken};
 use crate::refusals::{Refusals, TAKES_NO_EVENTS, What};
 use crate::seats::{BeyondShare, Lent, PROCESSES_MAX, Seated, Seats};
+use crate::streams::Streams;
 use crate::traces::{TRACES_MAX, Traces};
 use replacement::Replaceable;
 
@@ -48,7 +50,7 @@ const ROOM: Duration = Duration::from_micros(100);
 /// Most polls in which the stack resets its connections when the front ends: some per 64 connections.
 const ENDING_POLLS_MAX: usize = 1024;
 /// Most descriptors of the door, of inquiries, captures and traces, and of agents that replace this one.
-const DOOR_DESCRIPTORS_MAX: usize = 1 + WAITING_MAX + 1 + 1 + CAPTURES_MAX + 1 + TRACES_MAX + 2;
+const DOOR_DESCRIPTORS_MAX: usize = 1 + 1 + WAITING_MAX + 1 + 1 + CAPTURES_MAX + 1 + TRACES_MAX + 2;
 /// Most descriptors to wait on: these, two of each process, and the wire's.
 const DESCRIPTORS_MAX: usize = DOOR_DESCRIPTORS_MAX + 2 * PROCESSES_MAX + 1;
 /// Interval between polls of the doors' descriptors.
@@ -106,6 +108,9 @@ pub struct TcpFront<W, D = OnePath> {
     /// Numbers of processes that could not be taken over, while the stack still has connections of theirs.
     lost: Vec<u16>,
     seats: Seats,
+    streams: Streams,
+    /// Number of polls so far.
+    turn: u64,
     /// Processes that got no seat, or lost theirs.
     turned_away: TurnedAway,
     outputs: VecDeque<Output<Frame>>,
@@ -134,6 +139,7 @@ pub struct TcpFront<W, D = OnePath> {
 
 /// The agent's listening sockets.
 struct Places {
+    streams: Streams,
     door: Door,
     inquiries: Inquiries,
     captures: Captures,
@@ -178,7 +184,8 @@ impl<W: Wire, R: Recovery> TcpFront<W, OnePath<R>> {
         options: &TcpOptions,
     ) -> io::Result<TcpFront<W, OnePath<R>>> {
         let (address, start) = (options.address(wire.limits()), Instant::now());
-        let places = Places { door, inquiries, captures, traces };
+        let streams = Streams::new()?;
+        let places = Places { door, inquiries, captures, traces, streams };
         let data = places.one_path(&wire, options.bounds);
         let ends = ends_by_signals()?;
         Ok(TcpFront::assemble(wire, data, places, (address, options.bounds), start, ends)
@@ -200,7 +207,8 @@ impl<W: Wire + Send + 'static> TcpFront<Sender<W>, Groups<W>> {
         options: &TcpOptions,
     ) -> io::Result<TcpFront<Sender<W>, Groups<W>>> {
         let (address, start) = (options.address(wires.groups[0].limits()), Instant::now());
-        let places = Places { door, inquiries, captures, traces };
+        let streams = Streams::new()?;
+        let places = Places { door, inquiries, captures, traces, streams };
         let (sender, data) = places.groups(wires, options.bounds, start)?;
         let ends = ends_by_signals()?;
         Ok(TcpFront::assemble(sender, data, places, (address, options.bounds), start, ends)
@@ -244,7 +252,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         start: Instant,
         ends: Arc<AtomicBool>,
     ) -> TcpFront<W, D> {
-        let Places { door, inquiries, captures, traces } = places;
+        let Places { door, inquiries, captures, traces, streams } = places;
         let [sequence, timestamp, port, table] = [(); 4].map(|()| random());
         let secrets = Secrets { sequence, timestamp, port, table };
         let (threads, payload_bytes_max) = (data.threads(), door.options().payload_bytes_max);
@@ -260,6 +268,8 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             processes: Vec::with_capacity(PROCESSES_MAX),
             lost: Vec::new(),
             seats: Seats::new(threads, payload_bytes_max),
+            streams,
+            turn: 0,
             turned_away: TurnedAway::default(),
             outputs: VecDeque::with_capacity(OUTPUTS),
             next: None,
@@ -311,6 +321,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
     /// Takes requests of all processes. Returns whether there were any.
     fn take_requests(&mut self, now: Nanos) -> bool {
         let mut worked = false;
+        let mut shares = Vec::new();
         let count = self.processes.len();
         self.first = (self.first + 1) % count.max(1);
         let present = self.processes.iter().flatten().filter(|seated| !seated.is_gone).count();
@@ -327,6 +338,20 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             let mut is_honest = true;
             for (context, request) in requests {
                 let from = ContextId { process: at as u16, context };
+                if let Taken::Request(request) = &request {
+                    let of = streams::subject(request);
+                    if of.is_some_and(|flow| self.streams.is_held(flow)) {
+                        continue;
+                    }
+                    if let Request::Lend { flow, secret } = *request {
+                        let family = self.stack.family(at as u16);
+                        self.streams.lend(flow, secret, at as u16, family);
+                    }
+                    if *request == Request::Placeholders {
+                        shares.push((at, context));
+                        continue;
+                    }
+                }
                 let failed = match request {
                     Taken::Request(Request::Report { trouble }) => {
                         self.refusals.note(now, seated.process.who(), What::reported(trouble));
@@ -356,9 +381,13 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             }
             is_honest &= seated.flush(&mut self.seats);
             match taken {
-                Ok(0) if seated.has_hung_up && budget > 0 => {
-                    self.lose(at);
-                    continue;
+                Ok(0) if budget > 0 => {
+                    seated.drained = self.turn;
+                    if seated.has_hung_up && !shares.iter().any(|(process, _)| *process == at) {
+                        self.keep_shared(now, at);
+                        self.lose(at);
+                        continue;
+                    }
                 }
                 Ok(count) => worked |= count > 0,
                 Err(fault) => {
@@ -367,6 +396,11 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                 }
             }
             if !is_honest {
+                self.turn_out(now, at, What::new("is turned out", TAKES_NO_EVENTS));
+            }
+        }
+        for (at, context) in shares {
+            if !self.take_shared(at, context) {
                 self.turn_out(now, at, What::new("is turned out", TAKES_NO_EVENTS));
             }
         }
@@ -409,6 +443,14 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                 }
                 Output::Carry(carry) => self.carry(now, &carry),
                 Output::Event(context, event) => {
+                    let id = streams::object(&event)
+                        .and_then(|socket| self.streams.held_as(context.process, socket));
+                    let Some(event) = (match id {
+                        Some(id) => self.on_held(now, id, event),
+                        None => Some(event),
+                    }) else {
+                        continue;
+                    };
                     let at = usize::from(context.process);
                     let Some(Some(seated)) = self.processes.get_mut(at) else { continue };
                     if !seated.send(&mut self.seats, context.context, event) {
@@ -444,7 +486,11 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                 debug_assert!(read.is_ok() && written.is_ok(), "{read:?}, {written:?}");
             }
         }
-        self.stack.carried(now, carry.flow);
+        if let Some(renamed) = self.stack.carried(now, carry.flow)
+            && let Some((owner, socket)) = self.streams.renamed(carry.flow, renamed)
+        {
+            self.tell_demoted(now, owner, socket);
+        }
     }
 
     fn send_held(&mut self, now: Nanos) {
@@ -457,6 +503,8 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         for seated in self.processes.iter_mut().flatten() {
             seated.has_hung_up |= !seated.is_gone && seated.process.has_hung_up();
         }
+        let stack = &self.stack;
+        self.streams.sweep(|flow| stack.owner(flow).is_none());
     }
 
     /// Resets the remaining connections, so that no peer waits for an agent that has gone.
@@ -524,7 +572,9 @@ impl<W: Wire, D: Paths> Front for TcpFront<W, D> {
         if is_called || may_have_lost || now.since(self.looked) >= LIFE_CHECK {
             self.look_for_the_gone(now);
         }
+        self.turn += 1;
         worked |= self.take_requests(now);
+        worked |= self.serve_streams(now, is_called);
         self.send_held(now);
         if !self.outlet.is_full() {
             worked |= self.receive();

@@ -23,6 +23,7 @@ mod readers;
 mod refusals;
 mod report;
 mod seats;
+mod streams;
 mod tool_sockets;
 mod traces;
 

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use wave_core::endpoint::{Receiver, Sender};
@@ -12,7 +13,7 @@ use wave_core::queue::{self, PushError};
 use wave_links::shm::ShmPort;
 use wave_links::socket::Connection;
 use wave_links::{AnyPort, Lender, LentPayload, Memory, SocketBell};
-use wave_tcp::context::{Event, Malformed, Request, window as window_of};
+use wave_tcp::context::{Event, Malformed, PauseWords, Request, window as window_of};
 use wave_tcp::control::Owner;
 use wave_tcp::datapath::Ring;
 
@@ -66,12 +67,15 @@ pub struct Process {
     for_threads: Vec<LentPayload>,
     /// Rung by the process if it finds the agent parked.
     bell: SocketBell,
+    /// How often the process was asked to stop using shared connections.
+    stops: u64,
 }
 
 /// The state of a process's queues, handed over with its descriptors.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct KeptProcess {
     payload_bytes: u64,
+    stops: u64,
     /// Per context: the number of requests taken, and the part of it that the process knows; the number of events sent.
     queues: Vec<([u64; 2], Option<u64>)>,
 }
@@ -104,7 +108,18 @@ impl Process {
         let contexts = bells.into_iter().enumerate().map(context).collect();
         let port = AnyPort::from(ShmPort::new(&memory));
         let bell = agent_bell;
-        Process { connection, layout, window, port, contexts, first: 0, payload, for_threads, bell }
+        Process {
+            connection,
+            layout,
+            window,
+            port,
+            contexts,
+            first: 0,
+            payload,
+            for_threads,
+            bell,
+            stops: 0,
+        }
     }
 
     /// The state of its queues and its descriptors, by which another agent can [`Process::restore`] it. All events must be
@@ -115,6 +130,7 @@ impl Process {
         };
         let kept = KeptProcess {
             payload_bytes: self.payload.bytes(),
+            stops: self.stops,
             queues: self.contexts.iter().map(queues).collect(),
         };
         let own = [self.connection.as_fd(), self.window.as_fd(), self.payload.file()];
@@ -173,6 +189,7 @@ impl Process {
             payload,
             for_threads,
             bell: agent_bell,
+            stops: kept.stops,
         })
     }
 
@@ -182,6 +199,23 @@ impl Process {
         nic.store(self.layout.agent, 0, AGENT_READY | u64::from(PROTOCOL_VERSION));
         nic.fence();
         self.contexts.iter().for_each(|context| context.bell.ring());
+    }
+
+    /// Asks the process not to use shared connections until it has got one more [`Event::Demoted`].
+    pub(crate) fn stop(&mut self) {
+        self.stops += 1;
+        PauseWords::of(&self.layout).stop(&self.port, self.stops);
+    }
+
+    /// Whether the process may use shared connections at present; if not, the agent knows everything that it has read and written
+    /// once its queue is empty.
+    pub(crate) fn is_inside(&self) -> bool {
+        PauseWords::of(&self.layout).is_inside(&self.port)
+    }
+
+    /// The next message of the process about shared connections, if it has sent one.
+    pub(crate) fn receive_shared(&self) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
+        self.connection.receive_descriptors(Duration::ZERO).ok()
     }
 
     /// Turns the process away instead; `why` is a sentence for its user.

@@ -53,6 +53,8 @@ pub(crate) struct Seated {
     events_max: u32,
     /// A bit for each span of its payload memory, set once a ring was in it.
     spans: Vec<u64>,
+    /// The front's turn in which its queue was last found empty.
+    pub(crate) drained: u64,
     /// The process has hung up. Its earlier requests are still served.
     pub(crate) has_hung_up: bool,
     /// The process has gone. Its memory stays until the stack no longer names it.
@@ -137,6 +139,7 @@ impl Seated {
             first: 0,
             events_max: 0,
             spans: vec![0; spans],
+            drained: 0,
             has_hung_up: false,
             is_gone: false,
         }

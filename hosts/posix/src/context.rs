@@ -3,6 +3,7 @@
 mod listening;
 mod reports;
 mod rings;
+mod sharing;
 mod taking;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -17,6 +18,8 @@ use wave_tcp::datapath::FlowId;
 use crate::buddy::Buddy;
 use crate::line::{Fault, Queues};
 use crate::socket::{FIRST_FILL, Phase, Socket};
+
+pub use sharing::Identity;
 
 /// Most slots that a listener offers at a time; fewer if its backlog is smaller. Further connections of the backlog wait at the agent.
 pub const SLOTS: usize = 128;
@@ -61,6 +64,11 @@ pub struct Context<Q> {
     retry_at: Option<Instant>,
     /// Events were processed since the last [`Context::take_news`]. Any call processes the events of all sockets.
     has_news: bool,
+    /// Some connections are shared with other processes. `demotions` counts those that the agent has made streams of the kernel's.
+    shares: bool,
+    demotions: u64,
+    /// The port of the agent's door for streams of the kernel's, once it is known; 0 is none.
+    door: Option<u16>,
     /// Number of requests to lend connections that the agent has not answered.
     lending: u32,
     /// The agent has gone, or is at fault.
@@ -115,6 +123,9 @@ impl<Q: Queues> Context<Q> {
             wants_slots: false,
             retry_at: None,
             has_news: false,
+            shares: false,
+            demotions: 0,
+            door: None,
             lending: 0,
             is_dead: false,
         }
@@ -289,6 +300,19 @@ impl<Q: Queues> Context<Q> {
             }
             Event::Failed { socket, reason } => self.end(socket, Some(reason)),
             Event::Closed { socket } | Event::Unused { socket } => self.end(socket, None),
+            Event::Door { port } => {
+                self.door = Some(port);
+                Ok(())
+            }
+            Event::Taken { socket } => {
+                self.change_hands(socket, Phase::Taken);
+                Ok(())
+            }
+            Event::Demoted { socket } => {
+                self.demotions += 1;
+                self.change_hands(socket, Phase::Demoted);
+                Ok(())
+            }
         }
     }
 
@@ -484,6 +508,8 @@ impl<Q: Queues> Context<Q> {
         if sending.advance(bytes) || sending.untold() >= mss {
             self.mark(name);
             self.flush();
+        } else if socket.is_shared {
+            self.mark(name);
         }
     }
 
@@ -498,10 +524,13 @@ impl<Q: Queues> Context<Q> {
 
     /// Called after bytes of a socket's ring were read. The agent learns of it now and then.
     pub fn read(&mut self, name: u32, bytes: u64) {
-        let receiving = &mut self.socket(name).receiving;
+        let socket = self.socket(name);
+        let receiving = &mut socket.receiving;
         if receiving.advance(bytes) | receiving.owes_end() {
             self.mark(name);
             self.flush();
+        } else if socket.is_shared {
+            self.mark(name);
         }
     }
 
@@ -529,7 +558,9 @@ impl<Q: Queues> Context<Q> {
                 self.outbox.push_back(Request::Close { flow });
             }
             Phase::Connecting => self.outbox.push_back(Request::Cancel { socket: name }),
-            Phase::Ended | Phase::Slot(_) => self.release(name),
+            Phase::Ended | Phase::Taken | Phase::Slot(_) => self.release(name),
+            // Its rings stay in use until the stream has ended.
+            Phase::Demoted => {}
         }
         self.flush();
     }

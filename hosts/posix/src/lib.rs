@@ -33,7 +33,7 @@ mod toe;
 mod zero_copy;
 
 pub use buddy::{RING_BYTES_MAX, RING_BYTES_MIN, is_ring_size};
-pub use context::Context;
+pub use context::{Context, Identity};
 pub use line::{Fault, Line, Queues, ToeError, Woken};
 pub use listener::Listener;
 pub use socket::{

@@ -15,7 +15,7 @@ use wave_core::queue::PushError;
 use wave_links::shm::ShmPort;
 use wave_links::socket::{Connection, Offer, SocketError};
 use wave_links::{AnyPort, LinkSpec, Memory, Payload, Populator, SocketBell};
-use wave_tcp::context::{CROWD, Event, Request, window};
+use wave_tcp::context::{CROWD, Event, PauseWords, Request, window};
 
 /// The reason why a program has no agent.
 #[derive(Debug, thiserror::Error)]
@@ -226,6 +226,24 @@ impl Line {
     /// Announces that this context is awake.
     pub fn unpark(&mut self) {
         ParkWord::of_core(&self.layout, 0).unpark(&self.port);
+    }
+
+    /// Announces a call that may use shared connections: see [`PauseWords::enter`].
+    pub(crate) fn enter(&self) -> u64 {
+        PauseWords::of(&self.layout).enter(&self.port)
+    }
+
+    /// Announces the end of that call, once everything was published.
+    pub(crate) fn leave(&self) {
+        PauseWords::of(&self.layout).leave(&self.port);
+    }
+
+    /// Sends the agent a message with descriptors, which a [`Request::Placeholders`] announces. Never blocks.
+    ///
+    /// # Errors
+    /// The agent has gone, or has no room for the message at present.
+    pub fn send_descriptors(&self, text: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), SocketError> {
+        self.connection.send_descriptors(text, fds)
     }
 
     /// Waits for the doorbell, and clears it.

@@ -24,6 +24,10 @@ pub enum Phase {
     Open(FlowId),
     /// Ended: the agent no longer uses the rings.
     Ended,
+    /// Another process has taken it over. The agent no longer uses the rings.
+    Taken,
+    /// It has become a stream of the kernel's. The agent still uses the rings.
+    Demoted,
 }
 
 /// A connection, or a slot for one.
@@ -47,6 +51,8 @@ pub struct Socket {
     pub is_changed: bool,
     /// The program has, or had, a handle.
     pub is_accepted: bool,
+    /// Another process may have a descriptor of it.
+    pub is_shared: bool,
     /// Local address.
     pub local: SocketAddr,
     /// Address of the peer.
@@ -178,6 +184,7 @@ impl Socket {
             is_dirty: false,
             is_changed: false,
             is_accepted: false,
+            is_shared: false,
             local,
             remote,
             mss: MSS_DEFAULT,

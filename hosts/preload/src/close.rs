@@ -34,11 +34,12 @@ impl Sockets {
     /// EAGAIN in a signal handler whose thread is inside a call: the descriptor must not be closed.
     pub fn close(&self, fd: c_int) -> Result<bool, Errno> {
         let mut world = self.open()?;
-        let Some(at) = world.find(fd) else {
+        if world.find(fd).is_none() {
             world.remove_set(fd);
             return Ok(false);
-        };
+        }
         world.look();
+        let Some(at) = world.find(fd) else { return Ok(false) };
         let linger = world.description(at).wait_bounds.linger;
         let (view, forks) = (world.view(at), world.forks);
         let description = world.description(at);

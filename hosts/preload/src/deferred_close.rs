@@ -114,7 +114,8 @@ impl World {
     fn has_ended(&mut self, incarnation: u64, socket: ClosedSocket) -> bool {
         let context = self.context(incarnation);
         context.is_dead()
-            || matches!(socket, ClosedSocket::Connection(name) if context.socket(name).phase == Phase::Ended)
+            || matches!(socket, ClosedSocket::Connection(name)
+                if matches!(context.socket(name).phase, Phase::Ended | Phase::Taken | Phase::Demoted))
     }
 
     fn end(&mut self, incarnation: u64, socket: ClosedSocket) {

@@ -10,6 +10,7 @@ use wave_readiness::{EventFlags, Source};
 use crate::address::Family;
 use crate::listeners::Listens;
 use crate::options::WaitBounds;
+use crate::shared::Claim;
 
 /// State of a socket, with the name of its connection or listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +29,9 @@ pub enum State {
     Reset,
     /// A connection that still belongs to another process, the parent or the sender of its descriptor: not used here yet.
     NotOwned,
+    /// The connection has become a stream of the kernel's, and its descriptors are ordinary sockets. Only calls that were waiting still
+    /// refer to the description.
+    Stream,
 }
 
 /// An open file description (open(2)) of a socket at an agent.
@@ -64,6 +68,11 @@ pub struct Description {
     /// For [`State::NotOwned`]: what the agent needs to hand the connection over. `is_lost` after a takeover has failed.
     pub checkpoint: Option<Box<Checkpoint>>,
     pub is_lost: bool,
+    /// What other processes, and this one if the connection is not its own, need to use it. `None` while no other process can have a
+    /// descriptor.
+    pub claim: Option<Box<Claim>>,
+    /// Number of calls that wait for the socket.
+    pub callers: u32,
     /// The secret under which the connection was lent, if this process does not belong to the owner's family.
     pub secret: Option<u128>,
     /// Another program may have a descriptor of the socket.
@@ -109,6 +118,8 @@ impl Description {
             listens: None,
             checkpoint: None,
             is_lost: false,
+            claim: None,
+            callers: 0,
             secret: None,
             is_passed: false,
             forks: 0,
@@ -123,7 +134,11 @@ impl Description {
     pub fn name(&self) -> Option<u32> {
         match self.state {
             State::Connecting(name) | State::Open(name) | State::Over(name) => Some(name),
-            State::Idle | State::Listening { .. } | State::Reset | State::NotOwned => None,
+            State::Idle
+            | State::Listening { .. }
+            | State::Reset
+            | State::NotOwned
+            | State::Stream => None,
         }
     }
 

@@ -82,6 +82,8 @@ impl World {
         self.forks += 1;
         let incarnations: Vec<u64> = self.agents.iter().map(|agent| agent.incarnation).collect();
         incarnations.into_iter().for_each(|incarnation| self.join(incarnation, self.family_secret));
+        let all: Vec<usize> = (0..self.descriptions.len()).collect();
+        self.share_connections(&all);
     }
 
     /// Tells an agent the secret of this process's family.
@@ -93,13 +95,15 @@ impl World {
         }
     }
 
-    /// Takes over a connection that belongs to another process ([`State::NotOwned`]); no effect on other sockets.
-    pub fn take_over(&mut self, at: usize) {
+    /// Takes over a connection that belongs to another process ([`State::NotOwned`]), or makes it a stream of the kernel's, which serves
+    /// all processes with a descriptor; no effect on other sockets. Returns whether the descriptors are still ours.
+    pub fn take_over(&mut self, at: usize) -> bool {
         let description = self.description(at);
-        if description.state != State::NotOwned {
-            return;
+        if description.state != State::NotOwned || description.is_lost {
+            return description.state != State::Stream;
         }
         let (checkpoint, secret) = (description.checkpoint.take(), description.secret);
+        let claim = description.claim.as_deref().copied();
         match checkpoint.map(|checkpoint| self.take(&checkpoint, secret)) {
             Some(Ok((incarnation, name))) => {
                 self.agent(incarnation).owners.insert(name, at);
@@ -108,14 +112,22 @@ impl World {
                 description.incarnation = incarnation;
                 description.forks = forks;
                 description.state = State::Open(name);
+                if claim.is_some() {
+                    // The previous owner may still have a descriptor.
+                    description.is_passed = true;
+                    self.context(incarnation).share_connection(name);
+                }
             }
             refused => {
-                let why = match refused {
+                let refused = refused.and_then(Result::err);
+                let why = match claim.map(|claim| self.make_stream(at, &claim)) {
+                    Some(Ok(())) => return false,
+                    Some(Err(error)) => refused.unwrap_or_else(|| error.to_string()),
                     // The agent that refuses it tells people itself.
-                    Some(Err(why)) => why,
-                    _ => {
+                    None if refused.is_some() => refused.unwrap_or_default(),
+                    None => {
                         self.report(Trouble::NotTakenOver);
-                        "it had ended, or had carried too many bytes".to_owned()
+                        "it had ended".to_owned()
                     }
                 };
                 let description = self.description(at);
@@ -127,6 +139,7 @@ impl World {
             }
         }
         self.tell(at, EventFlags::empty());
+        true
     }
 
     /// Asks the agent to hand a connection over. Returns the agent's incarnation and the connection's name, or the reason for a
@@ -183,6 +196,7 @@ impl World {
             wait_bounds: parents.wait_bounds,
             listens,
             checkpoint,
+            claim: parents.claim.clone(),
             secret,
             ..Description::new(0, parents.family, state)
         }

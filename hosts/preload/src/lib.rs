@@ -20,6 +20,7 @@ mod agent;
 mod close;
 mod config;
 mod deferred_close;
+mod demote;
 mod description;
 mod fork;
 mod held;
@@ -32,6 +33,7 @@ mod names;
 mod options;
 mod passing;
 mod poll;
+mod shared;
 mod sockets;
 #[allow(unsafe_code, reason = "signals, masks, and descriptors by number")]
 mod sys;

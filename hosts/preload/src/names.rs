@@ -167,7 +167,11 @@ impl Sockets {
                     let local = SocketAddr::new(own.unwrap_or(local.ip()), local.port());
                     if local.port() == 0 { bound } else { Some(local) }
                 }
-                State::Idle | State::Reset | State::NotOwned | State::Listening { .. } => bound,
+                State::Idle
+                | State::Reset
+                | State::NotOwned
+                | State::Stream
+                | State::Listening { .. } => bound,
             };
             match local {
                 Some(local) => Verdict::Ours(Ok(address::encode(local, family))),
@@ -233,7 +237,9 @@ impl Sockets {
                     description.is_write_shut |= writes;
                     Verdict::Ours(Err(Errno::NOTCONN))
                 }
-                State::Reset | State::NotOwned => Verdict::Ours(Err(Errno::NOTCONN)),
+                State::Reset | State::NotOwned | State::Stream => {
+                    Verdict::Ours(Err(Errno::NOTCONN))
+                }
                 State::Open(name) | State::Over(name) => {
                     description.is_read_shut |= reads;
                     description.is_write_shut |= writes;

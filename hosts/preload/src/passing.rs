@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::net::AddressFamily;
 use rustix::net::sockopt;
-use wave_posix::{CHECKPOINT_WORDS, Checkpoint, Sharing, address, address_words};
+use wave_posix::{Checkpoint, Identity, Sharing, address, address_words};
 use wave_readiness::EventFlags;
 
 use crate::description::{Description, State};
@@ -19,15 +19,17 @@ use crate::listeners::Listens;
 use crate::marks::Marks;
 use crate::names::family_of;
 use crate::options::{Kept, WaitBounds};
+use crate::shared::Claim;
 use crate::sockets::Sockets;
 use crate::sys;
 use crate::world::{ATTACH_PATIENCE, World};
 
 /// The first word of a ticket, with its version.
-const MAGIC: u64 = u64::from_le_bytes(*b"wavetoe2");
+const MAGIC: u64 = u64::from_le_bytes(*b"wavetoe3");
 const BOUND: u64 = 1;
 const LISTENING: u64 = 2;
 const CONNECTION: u64 = 3;
+const STREAM: u64 = 4;
 
 /// The description of a socket that its placeholder carries.
 struct Ticket {
@@ -49,12 +51,15 @@ enum Passed {
         /// O_NONBLOCK as the program sees it: the placeholder of a shared listener always has it.
         is_nonblocking: bool,
     },
-    /// `lent` is `None` if the connection cannot be handed over.
+    /// `claim` is `None` if the connection has ended, `checkpoint` if it can only become a stream of the kernel's.
     Connection {
-        lent: Option<(Checkpoint, u128)>,
+        claim: Option<Claim>,
+        checkpoint: Option<Checkpoint>,
         is_read_shut: bool,
         is_write_shut: bool,
     },
+    /// A connection that has become a stream of the kernel's: its own and its peer's address.
+    Stream(SocketAddr, SocketAddr),
 }
 
 impl Ticket {
@@ -77,12 +82,20 @@ impl Ticket {
                 ]);
                 words.extend(halves(sharing.secret));
             }
-            Passed::Connection { lent, is_read_shut, is_write_shut } => {
+            Passed::Connection { claim, checkpoint, is_read_shut, is_write_shut } => {
                 words.extend([CONNECTION, (*is_read_shut).into(), (*is_write_shut).into()]);
-                if let Some((checkpoint, secret)) = lent {
+                if let Some(Claim { identity, secret, door }) = claim {
+                    words.extend([identity.flow, u64::from(*door)]);
                     words.extend(halves(*secret));
-                    words.extend(checkpoint.to_words());
+                    words.extend(address_words(identity.local));
+                    words.extend(address_words(identity.remote));
+                    words.extend(checkpoint.iter().flat_map(Checkpoint::to_words));
                 }
+            }
+            Passed::Stream(local, remote) => {
+                words.push(STREAM);
+                words.extend(address_words(*local));
+                words.extend(address_words(*remote));
             }
         }
         words
@@ -106,15 +119,23 @@ impl Ticket {
                     is_nonblocking: is_nonblocking != 0,
                 }
             }
-            (CONNECTION, &[is_read_shut, is_write_shut, ref lent @ ..]) => {
-                let lent = lent.split_first_chunk().and_then(|(&[high, low], words)| {
-                    let words: &[u64; CHECKPOINT_WORDS] = words.try_into().ok()?;
-                    Some((Checkpoint::from_words(words)?, whole(high, low)))
-                });
+            (CONNECTION, &[is_read_shut, is_write_shut, ref rest @ ..]) => {
+                let found = rest.split_first_chunk().map(
+                    |(&[flow, door, high, low, a, b, c, d, e, f], rest)| {
+                        let (local, remote) = (address([a, b, c]), address([d, e, f]));
+                        let identity = Identity { flow, local, remote };
+                        let secret = whole(high, low);
+                        let checkpoint = rest.try_into().ok().and_then(Checkpoint::from_words);
+                        (Claim { identity, secret, door: door as u16 }, checkpoint)
+                    },
+                );
+                let (claim, checkpoint) = found.unzip();
                 let [is_read_shut, is_write_shut] =
                     [is_read_shut, is_write_shut].map(|word| word != 0);
-                Passed::Connection { lent, is_read_shut, is_write_shut }
+                let checkpoint = checkpoint.flatten();
+                Passed::Connection { claim, checkpoint, is_read_shut, is_write_shut }
             }
+            (STREAM, &[a, b, c, d, e, f]) => Passed::Stream(address([a, b, c]), address([d, e, f])),
             _ => return None,
         };
         let line = line.checked_sub(1).and_then(|line| c_int::try_from(line).ok());
@@ -130,9 +151,26 @@ fn whole(high: u64, low: u64) -> u128 {
     u128::from(high) << 64 | u128::from(low)
 }
 
-/// Whether a descriptor that this process has just received has a ticket.
+/// Whether a descriptor that this process has just received has the ticket of a socket that is not the kernel's.
 pub fn has_ticket(fd: c_int) -> bool {
-    fd >= 0 && Ticket::of(fd).is_some()
+    fd >= 0 && Ticket::of(fd).is_some_and(|ticket| !matches!(ticket.passed, Passed::Stream(..)))
+}
+
+/// Records the addresses of a connection on the placeholder that becomes a stream of the kernel's, whose own addresses are others.
+pub fn give_names(fd: c_int, local: SocketAddr, remote: SocketAddr) {
+    if let Ok(cookie) = sockopt::socket_cookie(sys::fd(fd)) {
+        let ticket = Ticket { cookie, line: None, passed: Passed::Stream(local, remote) };
+        // If this fails, programs see the addresses of the loopback.
+        let _ = sys::attach(fd, &ticket.to_words());
+    }
+}
+
+/// The own address and the peer's of a stream of the kernel's that stands for a connection.
+pub fn names_of(fd: c_int) -> Option<[SocketAddr; 2]> {
+    match Ticket::of(fd)?.passed {
+        Passed::Stream(local, remote) => Some([local, remote]),
+        _ => None,
+    }
 }
 
 /// A listener, by its ticket.
@@ -272,27 +310,29 @@ impl World {
                 Passed::Listening { own, backlog, sharing, is_shared, is_nonblocking }
             }
             _ => {
+                let mut claim = self.claim_to_pass(at);
                 let checkpoint = match state {
                     State::Open(name) => {
-                        description.is_passed = true;
-                        told = Some(incarnation);
+                        self.description(at).is_passed = true;
+                        told = claim.map(|_| incarnation);
                         self.context(incarnation).checkpoint(name)
                     }
                     State::NotOwned => {
-                        let checkpoint = description.checkpoint.as_deref().copied();
-                        told = checkpoint.and_then(|_| self.attach_within(ATTACH_PATIENCE).ok());
+                        let checkpoint = self.description(at).checkpoint.as_deref().copied();
+                        told = claim.and_then(|_| self.attach_within(ATTACH_PATIENCE).ok());
                         told.into_iter()
                             .for_each(|incarnation| self.join(incarnation, family_secret));
                         checkpoint
                     }
                     _ => None,
                 };
-                let lent = told.zip(checkpoint).zip(sys::random().ok());
-                let lent = lent.map(|((incarnation, checkpoint), secret)| {
-                    self.context(incarnation).lend(&checkpoint, secret);
-                    (checkpoint, secret)
-                });
-                Passed::Connection { lent, is_read_shut, is_write_shut }
+                if let (Some(claim), Some(incarnation), Ok(secret)) =
+                    (&mut claim, told, sys::random())
+                {
+                    self.context(incarnation).lend(claim.identity.flow, secret);
+                    claim.secret = secret;
+                }
+                Passed::Connection { claim, checkpoint, is_read_shut, is_write_shut }
             }
         };
         if let Some((lines, incarnation)) = lines.as_mut().zip(owner) {
@@ -306,20 +346,28 @@ impl World {
         told
     }
 
+    /// Prepares a connection to be passed on.
+    fn claim_to_pass(&mut self, at: usize) -> Option<Claim> {
+        if let State::Open(_) = self.description(at).state {
+            if self.family_secret.is_none() {
+                self.family_secret = sys::random().ok();
+            }
+            let (incarnation, secret) = (self.description(at).incarnation, self.family_secret);
+            self.join(incarnation, secret);
+            self.share_connections(&[at]);
+        }
+        self.description(at).claim.as_deref().copied()
+    }
+
     /// Whether a descriptor's ticket names a different connection from the description's.
     fn is_anothers(&mut self, fd: c_int, at: usize) -> bool {
-        let Some(Ticket { passed: Passed::Connection { lent: Some((theirs, _)), .. }, .. }) =
+        let Some(Ticket { passed: Passed::Connection { claim: Some(theirs), .. }, .. }) =
             Ticket::of(fd)
         else {
             return false;
         };
-        let description = self.description(at);
-        let (incarnation, state) = (description.incarnation, description.state);
-        let ours = match state {
-            State::Open(name) => self.context(incarnation).checkpoint(name),
-            _ => description.checkpoint.as_deref().copied(),
-        };
-        ours.is_none_or(|ours| ours.to_words()[0] != theirs.to_words()[0])
+        let ours = self.description(at).claim.as_deref();
+        ours.is_none_or(|ours| ours.identity != theirs.identity)
     }
 
     /// Waits until the agents know of the lent connections: the loan then takes effect before any request from the receivers.
@@ -371,13 +419,15 @@ impl World {
                 description.listens = Some(Box::new(listens));
                 is_listener = true;
             }
-            Passed::Connection { lent, is_read_shut, is_write_shut } => {
+            Passed::Connection { claim, checkpoint, is_read_shut, is_write_shut } => {
                 description.state = State::NotOwned;
                 (description.is_read_shut, description.is_write_shut) =
                     (is_read_shut, is_write_shut);
-                description.secret = Some(lent.map_or(0, |(_, secret)| secret));
-                description.checkpoint = lent.map(|(checkpoint, _)| Box::new(checkpoint));
+                description.secret = Some(claim.map_or(0, |claim| claim.secret));
+                description.checkpoint = checkpoint.map(Box::new);
+                description.claim = claim.map(Box::new);
             }
+            Passed::Stream(..) => return None,
         }
         let at = self.insert(fd, description);
         if is_listener {
@@ -389,7 +439,7 @@ impl World {
     }
 
     /// The descriptors that are ours, with the indices of their descriptions.
-    fn numbers(&self) -> impl Iterator<Item = (c_int, usize)> {
+    pub fn numbers(&self) -> impl Iterator<Item = (c_int, usize)> {
         let all = (0..).zip(&self.fds);
         all.filter_map(|(fd, place)| Some((fd, (*place as usize).checked_sub(1)?)))
     }
@@ -400,6 +450,8 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsFd;
+
+    use wave_posix::CHECKPOINT_WORDS;
 
     use super::*;
 
@@ -414,6 +466,8 @@ mod tests {
         let words: [u64; CHECKPOINT_WORDS] =
             [9 << 32 | 3, 0, 0xffff_0a4d_0002, 80, 0, 0xffff_0a4d_0001, 999, 40, 30, 20, 10, 1];
         let checkpoint = Checkpoint::from_words(&words).unwrap();
+        let identity = Identity { flow: 9 << 32 | 3, local: own, remote: own };
+        let claim = Claim { identity, secret: 3 << 100 | 1, door: 4_567 };
         let passed = [
             Passed::Bound(own),
             Passed::Bound("[fd77::2]:80".parse().unwrap()),
@@ -424,14 +478,28 @@ mod tests {
                 is_shared: true,
                 is_nonblocking: false,
             },
-            Passed::Connection { lent: None, is_read_shut: true, is_write_shut: false },
             Passed::Connection {
-                lent: Some((checkpoint, 3 << 100 | 1)),
+                claim: None,
+                checkpoint: None,
+                is_read_shut: true,
+                is_write_shut: false,
+            },
+            Passed::Connection {
+                claim: Some(claim),
+                checkpoint: Some(checkpoint),
                 is_read_shut: false,
                 is_write_shut: true,
             },
+            Passed::Connection {
+                claim: Some(claim),
+                checkpoint: None,
+                is_read_shut: true,
+                is_write_shut: true,
+            },
+            Passed::Stream(own, own),
         ];
-        for (passed, line) in passed.into_iter().zip([None, Some(0), Some(5), None, Some(9)]) {
+        let lines = [None, Some(0), Some(5), None, Some(9), None, None];
+        for (passed, line) in passed.into_iter().zip(lines) {
             let ticket = Ticket { cookie, line, passed };
             sys::attach(fd, &ticket.to_words()).unwrap();
             let read = Ticket::of(fd).unwrap();

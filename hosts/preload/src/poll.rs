@@ -65,6 +65,7 @@ impl Held {
                 let source = Arc::clone(&description.source);
                 match description.state {
                     State::Listening { is_shared: true, .. } => Held::Shared(source),
+                    State::Stream => Held::Kernel,
                     _ => Held::Source(source),
                 }
             }
@@ -75,7 +76,7 @@ impl Held {
     fn awaited(world: &mut World, fd: c_int) -> Held {
         if let Some(at) = world.find(fd) {
             world.await_connections(at);
-            world.take_over(at);
+            let _ = world.take_over(at);
         }
         if world.sets.contains_key(&fd) {
             world.await_sets();
@@ -311,6 +312,18 @@ impl World {
         known.extend(interest.map(early));
         if !known.is_empty() {
             self.early.insert(fd, known);
+        }
+    }
+
+    /// Moves the interests in a descriptor that becomes an ordinary socket to the kernel's sets.
+    pub fn hand_interests_to_kernel(&mut self, at: usize, fd: c_int) {
+        let source = Arc::clone(&self.description(at).source);
+        let mut sets: Vec<Arc<Set>> = self.sets.values().map(Arc::clone).collect();
+        sets.sort_by_key(|set| set.epoll.as_fd().as_raw_fd());
+        sets.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        for set in sets {
+            // Most sets do not contain it.
+            let _ = set.hand_to_kernel(sys::fd(fd), &source);
         }
     }
 

@@ -58,7 +58,7 @@ impl Sockets {
 
     /// Locks the world. Fails with EAGAIN in a signal handler whose thread is inside a call.
     pub fn open(&self) -> Result<Open<'_>, Errno> {
-        self.world.lock().map(|world| Open { world }).ok_or(Errno::AGAIN)
+        self.world.lock().map(Open::new).ok_or(Errno::AGAIN)
     }
 
     /// Attaches to the agent ahead of the first use, if there is an agent.
@@ -82,7 +82,7 @@ impl Sockets {
 
     /// As [`Sockets::open`], for a thread that is waiting ([`crate::lock::Waiting`]).
     pub fn open_waiting(&self) -> Option<Open<'_>> {
-        self.world.lock_waiting().map(|world| Open { world })
+        self.world.lock_waiting().map(Open::new)
     }
 
     /// Answers without waiting, with the result of `call` on a descriptor's description.
@@ -95,16 +95,26 @@ impl Sockets {
             Ok(world) => world,
             Err(error) => return Verdict::Ours(Err(error)),
         };
+        if world.find(fd).is_none() {
+            return Verdict::Kernels;
+        }
+        world.look();
         match world.find(fd) {
-            Some(at) => {
-                world.look();
-                world.take_over(at);
+            Some(at) if world.take_over(at) => {
                 let answer = call(&mut world, at);
                 world.settle(at);
                 answer
             }
-            None => Verdict::Kernels,
+            _ => Verdict::Kernels,
         }
+    }
+}
+
+impl<'a> Open<'a> {
+    fn new(world: lock::Guard<'a, World>) -> Open<'a> {
+        let mut open = Open { world };
+        open.enter_shared();
+        open
     }
 }
 
@@ -125,5 +135,6 @@ impl DerefMut for Open<'_> {
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         self.world.wake_others();
+        self.world.leave_shared();
     }
 }

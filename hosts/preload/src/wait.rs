@@ -203,9 +203,13 @@ impl Sockets {
             Ok(world) => world,
             Err(error) => return Verdict::Ours(Err(error)),
         };
-        let Some(at) = world.find(fd) else { return Verdict::Kernels };
+        if world.find(fd).is_none() {
+            return Verdict::Kernels;
+        }
         world.look();
-        world.take_over(at);
+        let Some(at) = world.find(fd).filter(|at| world.take_over(*at)) else {
+            return Verdict::Kernels;
+        };
         if let Some(answer) = step(&mut world, at, None) {
             world.settle(at);
             return Verdict::Ours(answer);
@@ -219,6 +223,7 @@ impl Sockets {
         let deadline = patience.and_then(|patience| Instant::now().checked_add(patience));
         // The call continues even if the descriptor is closed meanwhile.
         world.description(at).handles += 1;
+        world.description(at).callers += 1;
         let answer = loop {
             let mut polled: Vec<libc::pollfd> = kernel(&mut world, at)
                 .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
@@ -227,6 +232,11 @@ impl Sockets {
             let (next, woken) = self.sleep(world, deadline, &mut polled, None);
             world = next;
             world.look();
+            if !world.take_over(at) {
+                world.description(at).callers -= 1;
+                world.release(at);
+                return Verdict::Kernels;
+            }
             if let Some(answer) = step(&mut world, at, None) {
                 break answer;
             }
@@ -241,6 +251,7 @@ impl Sockets {
             }
         };
         world.settle(at);
+        world.description(at).callers -= 1;
         world.release(at);
         Verdict::Ours(answer)
     }

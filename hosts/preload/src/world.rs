@@ -71,7 +71,9 @@ pub struct World {
     /// Sleeping threads must be woken: something may have changed for them.
     has_news: bool,
     /// Events may have been processed without an update of descriptions and sets, which the next [`World::look`] makes.
-    has_untold: bool,
+    pub has_untold: bool,
+    /// Descriptions without handles, which a call may still refer to until it ends.
+    over: Vec<usize>,
     /// The missing agent has been reported to the user.
     has_reported: bool,
     /// Failures that were reported to the user.
@@ -109,6 +111,7 @@ impl World {
             spare: Vec::new(),
             has_news: false,
             has_untold: false,
+            over: Vec::new(),
             has_reported: false,
             reported: Vec::new(),
             family_secret: None,
@@ -259,6 +262,19 @@ impl World {
         }
     }
 
+    /// Frees descriptions that no call refers to any more.
+    pub fn free_the_over(&mut self) {
+        while let Some(at) = self.over.pop() {
+            self.descriptions[at] = None;
+            self.free.push(at);
+        }
+    }
+
+    /// Shows a descriptor that was hidden.
+    pub fn show(&mut self, fd: c_int) {
+        self.private.clear(fd);
+    }
+
     /// Hides a descriptor from the program.
     pub fn hide(&mut self, fd: c_int) {
         self.private.set(fd);
@@ -290,9 +306,13 @@ impl World {
         }
         let (incarnation, state) = (description.incarnation, description.state);
         self.listeners.retain(|listener| *listener != at);
+        self.has_news = true;
+        if state == State::Stream {
+            self.over.push(at);
+            return;
+        }
         self.descriptions[at] = None;
         self.free.push(at);
-        self.has_news = true;
         match state {
             State::Listening { listener: Some(listener), .. } => {
                 let context = self.context(incarnation);
@@ -309,6 +329,7 @@ impl World {
             State::Idle
             | State::Reset
             | State::NotOwned
+            | State::Stream
             | State::Listening { listener: None, .. } => {}
         }
     }
@@ -325,7 +346,11 @@ impl World {
         }
         if found || !changed.is_empty() {
             changed.extend(&self.listeners);
-            changed.into_iter().for_each(|at| self.tell(at, EventFlags::empty()));
+            for at in changed {
+                if !self.change_hands(at) {
+                    self.tell(at, EventFlags::empty());
+                }
+            }
             self.has_news = true;
         }
         if !self.listeners.is_empty() {
@@ -527,7 +552,7 @@ impl World {
             arrived: 0,
         };
         match state {
-            State::Idle | State::NotOwned => {}
+            State::Idle | State::NotOwned | State::Stream => {}
             State::Reset => {
                 view.available = self.description(at).left.len() as u64;
                 view.is_read_shut = true;

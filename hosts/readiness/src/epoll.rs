@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 
 use crate::list::List;
@@ -168,7 +168,7 @@ impl Epoll {
     /// `ENOENT`; otherwise as [`Epoll::add`].
     pub fn delete(&self, target: Target<'_>) -> Result<(), Errno> {
         match target {
-            Target::Source(fd, source) => self.list.delete(fd, source.file()),
+            Target::Source(fd, source) => self.list.delete(fd, source.file()).map(|_| ()),
             Target::Kernel(fd) => epoll::delete(&self.kernel, fd),
             Target::Set(fd, set) => {
                 epoll::delete(&self.kernel, fd)?;
@@ -182,6 +182,15 @@ impl Epoll {
     pub fn interests(&self) -> Vec<Interest> {
         let entries = self.list.entries().into_iter();
         entries.map(|(fd, source, flags, data)| Interest { fd, source, flags, data }).collect()
+    }
+
+    /// Moves the interest in a source to the kernel's set: its descriptor is an ordinary one from now on.
+    ///
+    /// # Errors
+    /// `ENOENT` if the set does not contain the source; any error of epoll_ctl(2).
+    pub fn hand_to_kernel(&self, fd: BorrowedFd<'_>, source: &Source) -> Result<(), Errno> {
+        let (flags, data) = self.list.delete(fd.as_raw_fd(), source.file())?;
+        self.add_kernel(fd, Event { flags, data: EventData::new_u64(data) })
     }
 
     /// epoll_wait(2) and similar calls: waits until something is ready; without a `timeout`, for ever. Returns the number of events, 0

@@ -144,16 +144,21 @@ impl List {
         Ok(())
     }
 
-    /// Removes an entry.
+    /// Removes an entry, and returns its interest and its data. A disarmed `EPOLLONESHOT` entry has no events in its interest.
     ///
     /// # Errors
     /// `ENOENT`.
-    pub fn delete(&self, fd: RawFd, file: &File) -> Result<(), Errno> {
+    pub fn delete(&self, fd: RawFd, file: &File) -> Result<(EventFlags, u64), Errno> {
         let _change = self.change();
-        let key = self.state().find(fd, file)?;
+        let (key, interest, data) = {
+            let mut state = self.state();
+            let key = state.find(fd, file)?;
+            let entry = state.entry(key).expect("the entry was just found");
+            (key, entry.interest, entry.data)
+        };
         file.detach(self, key);
         self.forget(key);
-        Ok(())
+        Ok((interest, data))
     }
 
     /// Removes all entries.

@@ -58,6 +58,11 @@ impl Source {
         }
     }
 
+    /// Whether a set contains it, or a call waits for it.
+    pub fn is_watched(&self) -> bool {
+        !self.file.watchers().is_empty()
+    }
+
     /// The edge of new data, or of a connection to accept (`sock_def_readable`).
     pub const DATA: EventFlags =
         EventFlags::IN.union(EventFlags::PRI).union(EventFlags::RDNORM).union(EventFlags::RDBAND);

@@ -9,6 +9,7 @@
 //! the only other file is the payload memory.
 
 mod entries;
+mod pause;
 
 use core::net::SocketAddr;
 
@@ -19,6 +20,7 @@ use wave_core::layout::Config;
 use crate::datapath::{FlowId, Ring};
 
 pub use entries::{Malformed, Words};
+pub use pause::PauseWords;
 
 /// Largest number of contexts of one process.
 pub const CONTEXTS_MAX: u16 = 64;
@@ -272,7 +274,7 @@ pub enum Request {
         secret: u128,
     },
     /// Take over a connection of another process of the family, or one that was lent. The previous owner gets
-    /// [`Event::Closed`]; the new one gets [`Event::Connected`] with a new name of the flow, and then its progress.
+    /// [`Event::Taken`]; the new one gets [`Event::Connected`] with a new name of the flow, and then its progress.
     /// [`FILL_MAX`] bytes of both rings have memory, and no byte beyond has been used.
     Take {
         /// The connection.
@@ -288,6 +290,9 @@ pub enum Request {
         /// Position at which the written bytes end: the request waits until the previous owner has reported it.
         written: u64,
     },
+    /// Other processes may get descriptors of this process's connections: a message with more about them is on the way over the
+    /// socket by which the process has attached. [`Event::Door`] answers.
+    Placeholders,
     /// Ask for the state of a connection of the process: [`Event::Known`] answers.
     Inquire {
         /// The connection.
@@ -471,6 +476,23 @@ pub enum Event {
     },
     /// Both streams have ended, and the host has closed. Its rings are the host's again.
     Closed {
+        /// The host's name for the connection.
+        socket: u32,
+    },
+    /// The answer to a [`Request::Placeholders`]: processes reach the agent at this port of 127.0.0.1 to make a connection a stream of the
+    /// kernel's; 0 if they cannot.
+    Door {
+        /// The port.
+        port: u16,
+    },
+    /// Another process has taken the connection over. Its rings are the host's again.
+    Taken {
+        /// The host's name for the connection.
+        socket: u32,
+    },
+    /// The connection becomes a stream of the kernel's, which the agent feeds. The agent still uses its rings, until
+    /// [`Event::Closed`] or [`Event::Failed`] says that the connection is over.
+    Demoted {
         /// The host's name for the connection.
         socket: u32,
     },

@@ -19,7 +19,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
     pub(super) fn door_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let asked = self.captures.fds().chain(self.traces.fds());
         let others = self.inquiries.fds().chain(self.successor_fds());
-        self.door.fds().chain(others).chain(asked)
+        self.door.fds().chain(others).chain(asked).chain([self.streams.fd()])
     }
 
     /// Whether one of these descriptors is readable. This is one system call; a look at each door takes several.

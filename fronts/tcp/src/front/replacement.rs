@@ -24,6 +24,7 @@ use crate::inquiries::Inquiries;
 use crate::paths::{Paths, STEPS_PER_POLL};
 use crate::process::Process;
 use crate::seats::Seated;
+use crate::streams::Streams;
 use crate::traces::Traces;
 
 /// Most polls until nothing is in progress, and again until connections are frozen. A poll takes some tens of microseconds.
@@ -99,6 +100,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         // them.
         let successors = ManuallyDrop::new(Successors::adopt(sockets.successors, &about.door)?);
         let places = ManuallyDrop::new(Places {
+            streams: Streams::new()?,
             door: Door::adopt(sockets.door, &about.door, options)?,
             inquiries: Inquiries::adopt(sockets.inquiries, &about.door),
             captures: Captures::adopt(sockets.captures, &about.door, &about.name),

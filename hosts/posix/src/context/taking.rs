@@ -2,6 +2,7 @@
 //! descriptor takes over the connection that was lent for it (docs/adr/0078).
 
 use wave_tcp::context::{FILL_MAX, Request};
+use wave_tcp::datapath::FlowId;
 
 use super::Context;
 use crate::line::Queues;
@@ -16,9 +17,9 @@ impl<Q: Queues> Context<Q> {
 
     /// Lets any process that joins the family with this secret take over a connection of this process or its family. The request is sent
     /// with the next flush.
-    pub fn lend(&mut self, checkpoint: &Checkpoint, secret: u128) {
+    pub fn lend(&mut self, flow: u64, secret: u128) {
         self.lending += 1;
-        self.outbox.push_back(Request::Lend { flow: checkpoint.flow, secret });
+        self.outbox.push_back(Request::Lend { flow: FlowId::from_word(flow), secret });
     }
 
     /// Whether the agent has confirmed all lent connections.

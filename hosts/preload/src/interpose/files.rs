@@ -75,6 +75,16 @@ fn duplicated(old: c_int, new: c_int) -> c_int {
     new
 }
 
+/// Makes a connection a stream of the kernel's, since what follows bypasses the library: standard streams are for programs that know
+/// nothing of sockets, and calls inside the C library do not come here.
+pub fn demote(fd: c_int) {
+    if is_ours(fd)
+        && let Some(sockets) = sockets()
+    {
+        sockets.demote(&[fd]);
+    }
+}
+
 /// Called when a child of vfork(2) duplicates a descriptor, for the program that it is about to execute.
 fn pass_on(old: c_int) {
     if is_ours(old)
@@ -105,6 +115,9 @@ extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
     if !close_overwritten(old, new) {
         return fail(Errno::BUSY);
     }
+    if (0..=2).contains(&new) && old != new {
+        demote(old);
+    }
     pass_on(old);
     let made = next!(dup2(old => c_int, new => c_int) -> c_int);
     if old == new { made } else { duplicated(old, made) }
@@ -114,6 +127,9 @@ extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
 extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     if !close_overwritten(old, new) {
         return fail(Errno::BUSY);
+    }
+    if (0..=2).contains(&new) {
+        demote(old);
     }
     pass_on(old);
     let made = next!(dup3(old => c_int, new => c_int, flags => c_int) -> c_int);
@@ -210,6 +226,7 @@ unsafe extern "C" fn syscall(
     f: usize,
 ) -> c_long {
     let fd = a as c_int;
+    super::bypass::before_filter(number, a);
     // The second descriptor of a call that has two.
     let other = match number {
         libc::SYS_dup3 => b as c_int,

@@ -46,6 +46,7 @@ extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulon
     if option == libc::PR_SET_SECCOMP {
         attach();
     }
+    super::bypass::before_filter(libc::SYS_prctl, option as usize);
     next!(prctl(
         option => c_int,
         a => c_ulong,

@@ -3,6 +3,7 @@
 //!
 //! A program's pointers are trusted as far as the C library trusts them: where the kernel would return EFAULT, the process faults.
 
+mod bypass;
 mod data;
 mod exec;
 mod files;

@@ -4,6 +4,9 @@ use std::ffi::{c_int, c_void};
 
 use super::process::{is_ours, sockets, sockets_or_new};
 use super::{bytes, done, fail, give_address, next};
+use crate::address::{Encoded, encode};
+use crate::names::{family_of, kernels_name};
+use crate::passing::names_of;
 use crate::sockets::Verdict;
 
 type Length = libc::socklen_t;
@@ -92,6 +95,12 @@ extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     next!(shutdown(fd => c_int, how => c_int) -> c_int)
 }
 
+/// The own address (0) or the peer's (1) of a connection that has become a stream of the kernel's.
+fn name_of_stream(fd: c_int, which: usize) -> Option<Encoded> {
+    kernels_name(fd).filter(|name| name.ip().is_loopback())?;
+    Some(encode(names_of(fd)?[which], family_of(fd)?))
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn getsockname(fd: c_int, address: *mut c_void, length: *mut Length) -> c_int {
     if is_ours(fd)
@@ -101,7 +110,15 @@ unsafe extern "C" fn getsockname(fd: c_int, address: *mut c_void, length: *mut L
         // SAFETY: getsockname(2)'s contract.
         return done(name.map(|name| unsafe { give_address(&name, address, length) }));
     }
-    next!(getsockname(fd => c_int, address => *mut c_void, length => *mut Length) -> c_int)
+    let answer =
+        next!(getsockname(fd => c_int, address => *mut c_void, length => *mut Length) -> c_int);
+    if answer == 0
+        && let Some(name) = name_of_stream(fd, 0)
+    {
+        // SAFETY: getsockname(2)'s contract.
+        unsafe { give_address(&name, address, length) };
+    }
+    answer
 }
 
 #[unsafe(no_mangle)]
@@ -113,7 +130,15 @@ unsafe extern "C" fn getpeername(fd: c_int, address: *mut c_void, length: *mut L
         // SAFETY: getpeername(2)'s contract.
         return done(name.map(|name| unsafe { give_address(&name, address, length) }));
     }
-    next!(getpeername(fd => c_int, address => *mut c_void, length => *mut Length) -> c_int)
+    let answer =
+        next!(getpeername(fd => c_int, address => *mut c_void, length => *mut Length) -> c_int);
+    if answer == 0
+        && let Some(name) = name_of_stream(fd, 1)
+    {
+        // SAFETY: getpeername(2)'s contract.
+        unsafe { give_address(&name, address, length) };
+    }
+    answer
 }
 
 #[unsafe(no_mangle)]

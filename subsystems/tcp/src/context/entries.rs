@@ -39,6 +39,7 @@ const LEND: u16 = 14;
 const INQUIRE: u16 = 15;
 const LIMIT_SEGMENTS: u16 = 16;
 const REPORT: u16 = 17;
+const PLACEHOLDERS: u16 = 18;
 
 const PROGRESS: u16 = 1;
 const LISTENING: u16 = 2;
@@ -51,6 +52,9 @@ const UNUSED: u16 = 8;
 const WARNED: u16 = 9;
 const KNOWN: u16 = 10;
 const LENT: u16 = 11;
+const TAKEN: u16 = 12;
+const DEMOTED: u16 = 13;
+const DOOR: u16 = 14;
 
 const FINISHED: u8 = 1;
 const EAGER: u8 = 2;
@@ -107,6 +111,7 @@ impl Request {
                 (tag(TAKE), [flow.to_word(), a, b, c, read, written])
             }
             Request::Report { trouble } => (Tag { kind: REPORT, flags: trouble as u8 }, [0; 6]),
+            Request::Placeholders => (tag(PLACEHOLDERS), [0; 6]),
             Request::Inquire { flow } => (tag(INQUIRE), [flow.to_word(), 0, 0, 0, 0, 0]),
             Request::Accept { flow } => (tag(ACCEPT), [flow.to_word(), 0, 0, 0, 0, 0]),
             Request::Cancel { socket } => (tag(CANCEL), [pair(socket, 0), 0, 0, 0, 0, 0]),
@@ -188,6 +193,7 @@ impl Request {
                 let trouble = all.find(|one| *one as u8 == flags).ok_or(malformed)?;
                 Request::Report { trouble }
             }
+            PLACEHOLDERS => Request::Placeholders,
             INQUIRE => Request::Inquire { flow },
             ACCEPT => Request::Accept { flow },
             LEND => Request::Lend { flow, secret: u128::from(a) << 64 | u128::from(b) },
@@ -249,6 +255,9 @@ impl Event {
                 (tag(FAILED), [pair(socket, reason as u32), 0, 0, 0, 0, 0])
             }
             Event::Closed { socket } => (tag(CLOSED), [pair(socket, 0), 0, 0, 0, 0, 0]),
+            Event::Door { port } => (tag(DOOR), [u64::from(port), 0, 0, 0, 0, 0]),
+            Event::Taken { socket } => (tag(TAKEN), [pair(socket, 0), 0, 0, 0, 0, 0]),
+            Event::Demoted { socket } => (tag(DEMOTED), [pair(socket, 0), 0, 0, 0, 0, 0]),
             Event::Unused { socket } => (tag(UNUSED), [pair(socket, 0), 0, 0, 0, 0, 0]),
             Event::Warned { socket, reason } => {
                 (tag(WARNED), [pair(socket, reason as u32), 0, 0, 0, 0, 0])
@@ -308,6 +317,9 @@ impl Event {
             },
             FAILED => Event::Failed { socket: left, reason: reason()? },
             CLOSED => Event::Closed { socket: left },
+            DOOR => Event::Door { port: left as u16 },
+            TAKEN => Event::Taken { socket: left },
+            DEMOTED => Event::Demoted { socket: left },
             UNUSED => Event::Unused { socket: left },
             WARNED => Event::Warned { socket: left, reason: reason()? },
             _ => return Err(malformed),
@@ -367,7 +379,7 @@ mod tests {
     #[test]
     fn requests_and_events_survive_encoding_and_decoding() {
         let mut random = rand_pcg::Pcg64Mcg::seed_from_u64(1);
-        for kind in 0..19 {
+        for kind in 0..20 {
             let mut survived = [0, 0];
             for round in 0..1_000 {
                 let mut words = [0; 6].map(|_: u64| random.next_u64());
@@ -388,7 +400,7 @@ mod tests {
                     survived[1] += 1;
                 }
             }
-            let known = [MOVED..=REPORT, PROGRESS..=LENT].map(|kinds| kinds.contains(&kind));
+            let known = [MOVED..=PLACEHOLDERS, PROGRESS..=DOOR].map(|kinds| kinds.contains(&kind));
             assert_eq!(survived.map(|count| count > 100), known, "kind {kind}: {survived:?}");
         }
     }

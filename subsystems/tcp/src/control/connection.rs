@@ -123,6 +123,8 @@ pub(super) struct Connection {
     closed_at: Option<u64>,
     /// Deadline for a connection whose process has gone.
     orphan_until: Moment,
+    /// It stays as it is when its process goes: another process may have a descriptor of it.
+    pub is_held: bool,
     /// Memory of its rings that the host has named and the agent has verified.
     pub filled: Filled,
     leaving: Option<Leaving>,
@@ -172,6 +174,7 @@ impl Connection {
             written_said: 0,
             closed_at: None,
             orphan_until: Moment::NEVER,
+            is_held: false,
             filled: Filled {
                 receive: established.receiving.filled,
                 send: established.sending.filled,
@@ -285,6 +288,10 @@ impl Connection {
 }
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
+    pub(super) fn peek(&self, flow: FlowId) -> Option<&Connection> {
+        self.connections.get(flow.index as usize)?.as_ref().filter(|one| one.flow == flow)
+    }
+
     pub(super) fn connection(&mut self, flow: FlowId) -> Option<&mut Connection> {
         self.connections.get_mut(flow.index as usize)?.as_mut().filter(|one| one.flow == flow)
     }

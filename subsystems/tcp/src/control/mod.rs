@@ -13,6 +13,7 @@ mod errors;
 mod frames;
 mod handover;
 mod handshake;
+mod held;
 mod listeners;
 mod memory;
 mod neighbours;
@@ -39,6 +40,7 @@ use wave_core::waiting::Heap;
 
 pub use address::{Address, Ipv6Home};
 pub use handover::State as StackState;
+pub use held::HeldFlow;
 pub use memory::PayloadMemory;
 pub use refusals::Call;
 pub use secrets::Secrets;

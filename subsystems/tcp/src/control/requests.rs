@@ -71,6 +71,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                     self.tell(from, Event::Failed { socket, reason });
                 }
             }
+            // The front's: it has the descriptors.
+            Request::Placeholders => {}
             Request::Join { secret } => self.join(from.process, secret),
             Request::Lend { flow, secret } => {
                 self.lend(from.process, flow, secret);

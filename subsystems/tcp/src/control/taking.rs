@@ -137,7 +137,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.families[at] = secret;
     }
 
-    fn family(&self, process: u16) -> u128 {
+    /// The secret of a process's family; 0 is none.
+    pub fn family(&self, process: u16) -> u128 {
         self.families.get(usize::from(process)).copied().unwrap_or(0)
     }
 
@@ -158,6 +159,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         let (lender, family) = (Some(process), self.family(process));
         self.lent.push(Lent { flow, secret, lender, family, is_own });
+    }
+
+    /// Whether a connection is changing owners.
+    pub fn is_taken(&self, flow: FlowId) -> bool {
+        self.takes.iter().any(|take| take.flow == flow)
     }
 
     /// Whether a process may take a connection: it is in the owner's family, or the connection was lent to it. `None` if the
@@ -209,7 +215,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         slot: Slot,
         [read, written]: [u64; 2],
     ) -> Result<(), Reason> {
-        let connection = self.connection(flow).filter(|one| one.is_heard_of());
+        let connection = self.connection(flow).filter(|one| one.is_heard_of() && !one.is_held);
         let owner = connection.map(|connection| connection.context.process);
         let is_refused =
             owner.is_none_or(|owner| self.may_take(flow, owner, context.process) == Some(false));
@@ -436,21 +442,22 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         Ok(slot.map(|slot| To::Listener { from, sharing, context, name, slot }))
     }
 
-    /// Reports that the rings of a connection were copied.
-    pub fn carried(&mut self, now: Nanos, flow: FlowId) {
+    /// Reports that the rings of a connection were copied. Returns the connection's new name, and its new owner's name for it; `None` if
+    /// the copy must be made again, or the connection has ended.
+    pub fn carried(&mut self, now: Nanos, flow: FlowId) -> Option<(FlowId, ContextId, u32)> {
         let is_it = |take: &Take| take.flow == flow && take.progress == Step::Carried;
-        let Some(at) = self.takes.iter().position(is_it) else { return };
-        let Some((context, slot, filled)) = self.takes[at].to.owner() else { return };
+        let at = self.takes.iter().position(is_it)?;
+        let (context, slot, filled) = self.takes[at].to.owner()?;
         let Some(mut state) = self.data.export(flow) else {
             // The data path has started work since then. This flow has not moved, but the copy must be requested again.
             self.takes[at].progress = Step::Frozen;
-            return;
+            return None;
         };
         let Take { to, .. } = self.takes.swap_remove(at);
         self.lent.retain(|lent| lent.flow != flow);
         let socket = slot.socket;
         self.set_timer(flow.index, None);
-        let Some(mut connection) = self.connections[flow.index as usize].take() else { return };
+        let mut connection = self.connections[flow.index as usize].take()?;
         let (owner, owners_name) = (connection.context, connection.socket);
         self.count_accepted(owner.process, connection.listener.take());
         // If the owner has gone, this may have been its last connection.
@@ -462,7 +469,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             state.receiving.read = state.receiving.read.max(read.min(state.receiving.received));
         }
         // There is room: a flow has just left.
-        let Ok(flow) = self.data.install(now, &state) else { return };
+        let flow = self.data.install(now, &state).ok()?;
         self.give_share(owner.process, Kind::Connection);
         self.take_share(context.process, Kind::Connection);
         (connection.flow, connection.context, connection.socket) = (flow, context, socket);
@@ -482,7 +489,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             true => self.timer(flow, Timer::Retransmit, Some(timeout)),
             false => self.timer(flow, Timer::None, None),
         }
-        self.tell(owner, Event::Closed { socket: owners_name });
+        self.tell(owner, Event::Taken { socket: owners_name });
         let (local, remote) = (state.tuple.local, state.tuple.remote);
         let mss = state.sending.mss;
         self.tell(
@@ -501,5 +508,6 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             is_finished: state.receiving.fin == Some(state.receiving.received),
         };
         self.tell(context, Event::Progress(progress));
+        Some((flow, context, socket))
     }
 }

@@ -371,7 +371,7 @@ impl<R: Recovery> Machine<R> {
                 state.failed = Some(reason);
                 state.is_over = true;
             }
-            Event::Closed { socket } | Event::Unused { socket } => {
+            Event::Closed { socket } | Event::Unused { socket } | Event::Taken { socket } => {
                 let state = self.sockets.get_mut(&socket).unwrap();
                 assert!(!state.is_over);
                 state.is_over = true;

@@ -156,6 +156,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             let Some(connection) = &mut self.connections[index as usize] else { continue };
             if connection.context.process != process
                 || !connection.orphan_until.is_never()
+                || connection.is_held
                 || self.takes.iter().any(|take| take.is_offer_of(connection.flow))
             {
                 continue;

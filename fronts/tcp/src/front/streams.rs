@@ -1,0 +1,207 @@
+//! Shared connections: the front's side of [`crate::streams`].
+
+use wave_core::clock::Nanos;
+use wave_tcp::context::{ContextId, Event, Request};
+use wave_tcp::datapath::FlowId;
+use wave_wires::Wire;
+
+use super::TcpFront;
+use crate::paths::Paths;
+use crate::refusals::{TAKES_NO_EVENTS, What};
+use crate::seats::Lent;
+use crate::streams::{Need, Owner, Turn};
+
+/// Interval between looks at a process that was asked to stop.
+const STOPPING: Nanos = Nanos::from_micros(100);
+
+impl<W: Wire, D: Paths> TcpFront<W, D> {
+    /// Takes a process's message about connections of which others may have descriptors, and answers.
+    pub(super) fn take_shared(&mut self, at: usize, context: u16) -> bool {
+        let Some(seated) = self.processes[at].as_mut() else { return true };
+        if let Some((text, fds)) = seated.process.receive_shared() {
+            let words = text.chunks_exact(8).map(|word| word.try_into().expect("eight bytes"));
+            for (word, placeholder) in words.zip(fds) {
+                let flow = FlowId::from_word(u64::from_le_bytes(word));
+                let owner = self.stack.owner(flow).filter(|one| one.0.process == at as u16);
+                if let Some((owner, socket)) = owner {
+                    let secret = self.stack.family(owner.process);
+                    self.streams.share(flow, (owner, socket), secret, placeholder);
+                }
+            }
+        }
+        let port = self.streams.port();
+        seated.send(&mut self.seats, context, Event::Door { port })
+    }
+
+    /// Serves processes that want to use others' connections, and moves bytes of streams. Returns whether there was anything to do.
+    pub(super) fn serve_streams(&mut self, now: Nanos, is_called: bool) -> bool {
+        if !is_called && self.streams.is_idle() {
+            return false;
+        }
+        let (ready, is_at_door) = self.streams.ready();
+        let mut worked = !ready.is_empty();
+        if is_at_door || self.streams.has_callers() {
+            worked |= self.serve_door(now);
+        }
+        for id in ready {
+            self.relay(now, id);
+        }
+        for (id, flow) in self.streams.abandoned(now) {
+            self.streams.forget(id);
+            self.stack.let_go(flow);
+        }
+        if self.streams.has_callers() {
+            let soon = now + STOPPING;
+            self.next = Some(self.next.map_or(soon, |next| next.min(soon)));
+        }
+        worked
+    }
+
+    fn serve_door(&mut self, now: Nanos) -> bool {
+        let processes = &self.processes;
+        let owner =
+            |process: u16| match processes.get(usize::from(process)).and_then(Option::as_ref) {
+                Some(seated) if seated.is_gone => Owner::Gone,
+                Some(seated) if seated.process.is_inside() => Owner::Inside,
+                Some(seated) => Owner::Outside(seated.drained),
+                None => Owner::Gone,
+            };
+        let needs = self.streams.serve_door(now, self.turn, owner);
+        let worked = !needs.is_empty();
+        for need in needs {
+            match need {
+                Need::Stop(process) => {
+                    if let Some(Some(seated)) = self.processes.get_mut(usize::from(process)) {
+                        seated.process.stop();
+                    }
+                }
+                Need::Hold { id, flow, owner, socket } => {
+                    if self.stack.is_taken(flow) {
+                        continue;
+                    }
+                    if !self.hold(id, flow) {
+                        self.streams.forget(id);
+                    }
+                    self.tell_demoted(now, owner, socket);
+                }
+            }
+        }
+        worked
+    }
+
+    /// Holds a connection. Returns false if it is over.
+    fn hold(&mut self, id: u64, flow: FlowId) -> bool {
+        let Some(held) = self.stack.hold(flow) else { return false };
+        self.streams.hold(id, held);
+        true
+    }
+
+    /// Tells a process that was asked to stop that it may go on.
+    pub(super) fn tell_demoted(&mut self, now: Nanos, owner: ContextId, socket: u32) {
+        let at = usize::from(owner.process);
+        if let Some(Some(seated)) = self.processes.get_mut(at)
+            && !seated.send(&mut self.seats, owner.context, Event::Demoted { socket })
+        {
+            self.turn_out(now, at, What::new("is turned out", TAKES_NO_EVENTS));
+        }
+    }
+
+    /// Moves bytes between a connection and its stream.
+    fn relay(&mut self, now: Nanos, id: u64) {
+        if self.stack.room_for_requests() < 2 {
+            // The stream stays ready.
+            return;
+        }
+        let Some(relay) = self.streams.relay(id) else { return };
+        let context = relay.held.context;
+        let Some(Some(seated)) = self.processes.get_mut(usize::from(context.process)) else {
+            return;
+        };
+        relay.fill(seated.process.payload_mut());
+        let turn = relay.turn(seated.process.payload());
+        let (flow, moved) = (relay.held.flow, relay.moved());
+        let end = match turn {
+            Turn::Open => None,
+            Turn::Ended => Some(Request::Close { flow }),
+            Turn::Reset => Some(Request::Abort { flow }),
+        };
+        for request in moved.map(Request::Moved).into_iter().chain(end) {
+            let memory = Lent(seated.process.payload_mut());
+            self.stack.request(now, context, request, memory);
+        }
+        if turn == Turn::Open {
+            self.streams.rearm(id);
+        } else if let Some(relay) = self.streams.relay(id) {
+            relay.finish(turn == Turn::Ended);
+        }
+    }
+
+    /// Handles an event of a held connection. Returns it if its process must get it, too.
+    pub(super) fn on_held(&mut self, now: Nanos, id: u64, event: Event) -> Option<Event> {
+        match event {
+            Event::Progress(progress) => {
+                self.streams.relay(id)?.progress(&progress);
+                self.relay(now, id);
+                None
+            }
+            Event::Closed { .. } | Event::Failed { .. } => {
+                // What has arrived is passed on, as far as there is room.
+                if let Some(relay) = self.streams.relay(id) {
+                    let at = usize::from(relay.held.context.process);
+                    if let Some(Some(seated)) = self.processes.get_mut(at) {
+                        let _ = relay.turn(seated.process.payload());
+                    }
+                }
+                self.streams.forget(id);
+                Some(event)
+            }
+            _ => None,
+        }
+    }
+
+    /// Called before a process that has gone is forgotten: others may have descriptors of its connections.
+    pub(super) fn keep_shared(&mut self, now: Nanos, at: usize) {
+        let is_inside =
+            self.processes[at].as_ref().is_some_and(|seated| seated.process.is_inside());
+        for (id, flow) in self.streams.left_by(at as u16) {
+            if !is_inside && self.hold(id, flow) {
+                continue;
+            }
+            if is_inside {
+                // Nobody knows how far it has read.
+                self.streams.counts.torn += 1;
+                let context = ContextId { process: at as u16, context: 0 };
+                if let Some(seated) = &mut self.processes[at] {
+                    let memory = Lent(seated.process.payload_mut());
+                    self.stack.request(now, context, Request::Abort { flow }, memory);
+                }
+            }
+            self.streams.forget(id);
+        }
+    }
+}
+
+/// The connection that a request of its owner is about, unless it asks for another process's.
+pub(super) fn subject(request: &Request) -> Option<FlowId> {
+    match *request {
+        Request::Moved(moved) => Some(moved.flow),
+        Request::Close { flow }
+        | Request::Abort { flow }
+        | Request::Inquire { flow }
+        | Request::Accept { flow }
+        | Request::Configure { flow, .. } => Some(flow),
+        _ => None,
+    }
+}
+
+/// The socket that an event is about.
+pub(super) fn object(event: &Event) -> Option<u32> {
+    match *event {
+        Event::Progress(progress) => Some(progress.socket),
+        Event::Known(known) => Some(known.socket),
+        Event::Closed { socket } | Event::Failed { socket, .. } | Event::Warned { socket, .. } => {
+            Some(socket)
+        }
+        _ => None,
+    }
+}

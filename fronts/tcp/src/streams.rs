@@ -1,0 +1,399 @@
+//! Connections of which several processes have a descriptor (docs/adr/0104).
+//!
+//! While one process uses such a connection, it is that process's. When another one wants it, or its process has gone and others still
+//! have a descriptor, the connection is *held* here; and once a process has connected the kernel socket that took its place, the
+//! connection is a stream of the kernel's, and bytes are *relayed* between the two.
+
+mod copies;
+mod door;
+mod relay;
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use wave_core::clock::Nanos;
+use wave_tcp::context::ContextId;
+use wave_tcp::control::HeldFlow;
+use wave_tcp::datapath::FlowId;
+
+use copies::Copies;
+use door::{Caller, DONE, DOOR, GO, NEVER, Stage, StreamDoor};
+pub(crate) use relay::{Relay, Turn};
+
+const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+/// Most ready streams that are found in a turn.
+const READY_MAX: usize = 64;
+/// Most secrets of a connection.
+const SECRETS_MAX: usize = 16;
+/// Interval between looks whether any process still has a descriptor of a held connection.
+const COPIES_EVERY: Nanos = Nanos::from_millis(50);
+
+/// All shared connections.
+pub(crate) struct Streams {
+    /// The door's sockets, and the streams.
+    set: OwnedFd,
+    copies: Copies,
+    door: StreamDoor,
+    shared: HashMap<u64, Shared>,
+    /// The numbers of shared connections, by every name that each has had.
+    by_name: HashMap<u64, u64>,
+    /// The numbers of held connections, by the owner's name.
+    held: HashMap<(u16, u32), u64>,
+    last: u64,
+    looked: Nanos,
+    /// Number of entries after the last removal of those that are over.
+    kept: usize,
+    pub(crate) counts: Counts,
+}
+
+/// Counters for reports.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Counts {
+    /// Connections that became a stream of the kernel's.
+    pub(crate) demoted: u64,
+    /// Those of which the owner had gone, or been killed in the middle of a call, so that they were reset.
+    pub(crate) torn: u64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    flow: FlowId,
+    owner: ContextId,
+    socket: u32,
+    /// Secrets of the processes that may have descriptors: the owner's family first, then those that got the connection by a ticket.
+    secrets: Vec<u128>,
+    names: Vec<u64>,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Its process serves it.
+    Owned,
+    /// Its process was asked to stop, and was seen to be outside in this turn of the front.
+    Stopping(Option<u64>),
+    Held(Box<Relay>),
+}
+
+/// A process that owns a shared connection, as the front sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    Gone,
+    Inside,
+    /// Outside; its queue was last found empty in this turn.
+    Outside(u64),
+}
+
+/// What the front must do for a connection.
+pub(crate) enum Need {
+    /// Ask its process to stop.
+    Stop(u16),
+    /// Take it from its process, and tell the process.
+    Hold { id: u64, flow: FlowId, owner: ContextId, socket: u32 },
+}
+
+impl Streams {
+    pub(crate) fn new() -> io::Result<Streams> {
+        let set = epoll::create(CreateFlags::CLOEXEC)?;
+        let door = StreamDoor::new()?;
+        epoll::add(&set, door.listener(), EventData::new_u64(DOOR), EventFlags::IN)?;
+        Ok(Streams {
+            set,
+            copies: Copies::new()?,
+            door,
+            shared: HashMap::new(),
+            by_name: HashMap::new(),
+            held: HashMap::new(),
+            last: DOOR,
+            looked: Nanos(0),
+            kept: 0,
+            counts: Counts::default(),
+        })
+    }
+
+    /// Readable while a process is at the door, or a stream has work.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.set.as_fd()
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.door.port()
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.held.is_empty() && self.door.is_quiet()
+    }
+
+    pub(crate) fn has_callers(&self) -> bool {
+        !self.door.is_quiet()
+    }
+
+    /// Number of connections that are streams of the kernel's.
+    pub(crate) fn relayed(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Whether a connection is a stream of the kernel's, or about to become one.
+    pub(crate) fn is_held(&self, flow: FlowId) -> bool {
+        let id = self.by_name.get(&flow.to_word());
+        id.and_then(|id| self.shared.get(id))
+            .is_some_and(|shared| matches!(shared.state, State::Held(_)))
+    }
+
+    /// Records that other processes may have descriptors of a connection. `placeholder` is the kernel socket in its place.
+    pub(crate) fn share(
+        &mut self,
+        flow: FlowId,
+        (owner, socket): (ContextId, u32),
+        secret: u128,
+        placeholder: OwnedFd,
+    ) {
+        let name = flow.to_word();
+        if self.by_name.contains_key(&name) {
+            return;
+        }
+        self.last += 1;
+        if self.copies.watch(self.last, placeholder) {
+            let names = vec![name];
+            let secrets = vec![secret];
+            let shared = Shared { flow, owner, socket, secrets, names, state: State::Owned };
+            self.shared.insert(self.last, shared);
+            self.by_name.insert(name, self.last);
+        }
+    }
+
+    /// Records that another process has taken a connection over, under another name. Returns the previous owner and its name for the
+    /// connection, if it was asked to stop, and waits to go on.
+    pub(crate) fn renamed(
+        &mut self,
+        before: FlowId,
+        (flow, owner, socket): (FlowId, ContextId, u32),
+    ) -> Option<(ContextId, u32)> {
+        let id = self.by_name.get(&before.to_word()).copied()?;
+        let shared = self.shared.get_mut(&id)?;
+        self.by_name.insert(flow.to_word(), id);
+        shared.names.push(flow.to_word());
+        let was = (shared.owner, shared.socket);
+        (shared.flow, shared.owner, shared.socket) = (flow, owner, socket);
+        let waits =
+            matches!(std::mem::replace(&mut shared.state, State::Owned), State::Stopping(_));
+        waits.then_some(was)
+    }
+
+    /// Entitles whoever knows the secret to a connection, if `from`, which belongs to this family, may do so.
+    pub(crate) fn lend(&mut self, flow: FlowId, secret: u128, from: u16, family: u128) {
+        let id = self.by_name.get(&flow.to_word());
+        let Some(shared) = id.and_then(|id| self.shared.get_mut(id)) else { return };
+        let may_lend = shared.owner.process == from || shared.secrets.contains(&family);
+        if may_lend && !shared.secrets.contains(&secret) {
+            if shared.secrets.len() == SECRETS_MAX {
+                shared.secrets.remove(1);
+            }
+            shared.secrets.push(secret);
+        }
+    }
+
+    /// The shared connections of a process that has gone, of which another process may have a descriptor.
+    pub(crate) fn left_by(&self, process: u16) -> Vec<(u64, FlowId)> {
+        let is_its = |shared: &Shared| {
+            shared.owner.process == process && !matches!(shared.state, State::Held(_))
+        };
+        if !self.shared.values().any(is_its) {
+            return Vec::new();
+        }
+        let copies = self.copies.left(self.shared.len());
+        let its = self.shared.iter().filter(|(id, shared)| is_its(shared) && copies.contains(id));
+        its.map(|(id, shared)| (*id, shared.flow)).collect()
+    }
+
+    /// Holds a connection from now on.
+    pub(crate) fn hold(&mut self, id: u64, held: HeldFlow) {
+        let Some(shared) = self.shared.get_mut(&id) else { return };
+        let relay = Relay::new(held);
+        self.held.insert((held.context.process, held.socket), id);
+        shared.state = State::Held(Box::new(relay));
+    }
+
+    /// The connection cannot be held any more: it is over.
+    pub(crate) fn forget(&mut self, id: u64) {
+        let Some(shared) = self.shared.remove(&id) else { return };
+        for name in &shared.names {
+            self.by_name.remove(name);
+        }
+        self.held.remove(&(shared.owner.process, shared.socket));
+    }
+
+    /// Removes entries of connections that are over.
+    pub(crate) fn sweep(&mut self, is_over: impl Fn(FlowId) -> bool) {
+        if self.shared.len() < 2 * self.kept + 64 {
+            return;
+        }
+        let is_owned = |shared: &Shared| !matches!(shared.state, State::Held(_));
+        let over =
+            self.shared.iter().filter(|(_, shared)| is_owned(shared) && is_over(shared.flow));
+        let over: Vec<u64> = over.map(|(id, _)| *id).collect();
+        over.into_iter().for_each(|id| self.forget(id));
+        self.kept = self.shared.len();
+    }
+
+    /// The number of a held connection, by its owner's name for it.
+    pub(crate) fn held_as(&self, process: u16, socket: u32) -> Option<u64> {
+        self.held.get(&(process, socket)).copied()
+    }
+
+    /// Held connections that no process wants to use, and of which none has a descriptor any more.
+    pub(crate) fn abandoned(&mut self, now: Nanos) -> Vec<(u64, FlowId)> {
+        if self.held.is_empty() || now.since(self.looked) < COPIES_EVERY {
+            return Vec::new();
+        }
+        self.looked = now;
+        let waits =
+            |shared: &Shared| matches!(&shared.state, State::Held(relay) if !relay.has_begun);
+        let waiting: Vec<(u64, FlowId)> = self
+            .held
+            .values()
+            .filter_map(|id| {
+                self.shared.get(id).filter(|one| waits(one)).map(|one| (*id, one.flow))
+            })
+            .collect();
+        if waiting.is_empty() {
+            return waiting;
+        }
+        // A placeholder that is being connected is not among the copies.
+        let is_led = |id: &u64| {
+            self.door.callers.iter().any(|caller| {
+                caller.stage != Stage::Waits && self.by_name.get(&caller.flow) == Some(id)
+            })
+        };
+        let copies = self.copies.left(self.shared.len());
+        let gone = waiting.into_iter().filter(|(id, _)| !copies.contains(id) && !is_led(id));
+        gone.collect()
+    }
+
+    /// Ready streams, and whether a process is at the door.
+    pub(crate) fn ready(&self) -> (Vec<u64>, bool) {
+        let mut events = [const { Event { flags: EventFlags::empty(), data: EventData::new_u64(0) } };
+            READY_MAX];
+        let count = epoll::wait(&self.set, &mut events[..], Some(&AT_ONCE)).unwrap_or(0);
+        let ids = events[..count].iter().map(|event| event.data.u64());
+        let is_called = ids.clone().any(|id| id == DOOR);
+        (ids.filter(|id| *id != DOOR).collect(), is_called)
+    }
+
+    /// Serves the door. `owner` tells the state of a process. Returns what the
+    /// front must do.
+    pub(crate) fn serve_door(
+        &mut self,
+        now: Nanos,
+        turn: u64,
+        owner: impl Fn(u16) -> Owner,
+    ) -> Vec<Need> {
+        self.door.look(now, &self.set, |_| {});
+        let mut callers = std::mem::take(&mut self.door.callers);
+        let mut needs = Vec::new();
+        let mut led: Vec<u64> = Vec::new();
+        // Those that lead come first, so that nobody else is told to lead.
+        callers.sort_by_key(|caller| caller.stage == Stage::Waits);
+        callers.retain_mut(|caller| {
+            let id = self.by_name.get(&caller.flow).copied();
+            let known = id.and_then(|id| Some((id, self.shared.get(&id)?)));
+            let is_entitled =
+                |shared: &Shared| caller.secret != 0 && shared.secrets.contains(&caller.secret);
+            let Some((id, shared)) = known.filter(|(_, one)| is_entitled(one)) else {
+                caller.say(NEVER);
+                return false;
+            };
+            if let State::Held(relay) = &shared.state {
+                if relay.has_begun {
+                    caller.say(DONE);
+                    return false;
+                }
+            } else {
+                needs.extend(self.stop(id, turn, &owner));
+                return true;
+            }
+            self.lead(now, id, caller, &mut led)
+        });
+        self.door.callers = callers;
+        needs
+    }
+
+    /// Advances the stop of a connection's process.
+    fn stop(&mut self, id: u64, turn: u64, owner: &impl Fn(u16) -> Owner) -> Option<Need> {
+        let shared = self.shared.get_mut(&id)?;
+        let (process, flow) = (shared.owner.process, shared.flow);
+        match (&mut shared.state, owner(process)) {
+            (State::Owned, Owner::Inside | Owner::Outside(_)) => {
+                shared.state = State::Stopping(None);
+                Some(Need::Stop(process))
+            }
+            (State::Stopping(seen @ None), Owner::Outside(_)) => {
+                *seen = Some(turn);
+                None
+            }
+            // What it had published before it was seen outside was taken since.
+            (State::Stopping(Some(seen)), Owner::Outside(drained)) if drained > *seen => {
+                Some(Need::Hold { id, flow, owner: shared.owner, socket: shared.socket })
+            }
+            _ => None,
+        }
+    }
+
+    /// Lets one caller at a time connect the placeholder. Returns whether the caller stays.
+    fn lead(&mut self, now: Nanos, id: u64, caller: &mut Caller, led: &mut Vec<u64>) -> bool {
+        match caller.stage {
+            Stage::Waits if led.contains(&id) => true,
+            Stage::Waits => {
+                caller.stage = Stage::Leads;
+                caller.since = now;
+                led.push(id);
+                caller.say(GO);
+                true
+            }
+            Stage::Leads | Stage::Connected(_) if !caller.is_patient(now) => false,
+            Stage::Leads => {
+                led.push(id);
+                true
+            }
+            Stage::Connected(port) => {
+                led.push(id);
+                let Some(stream) = self.door.take(port) else { return true };
+                let Some(Shared { state: State::Held(relay), .. }) = self.shared.get_mut(&id)
+                else {
+                    return false;
+                };
+                let _ = epoll::delete(&self.set, &stream);
+                let data = EventData::new_u64(id);
+                // Ready at once: bytes may have arrived before.
+                let all = EventFlags::IN | EventFlags::OUT;
+                let is_added = epoll::add(&self.set, &stream, data, all).is_ok();
+                if !is_added || relay.begin(stream).is_err() {
+                    return false;
+                }
+                self.counts.demoted += 1;
+                caller.say(DONE);
+                false
+            }
+        }
+    }
+
+    /// The relay of a held connection.
+    pub(crate) fn relay(&mut self, id: u64) -> Option<&mut Relay> {
+        match &mut self.shared.get_mut(&id)?.state {
+            State::Held(relay) => Some(relay),
+            _ => None,
+        }
+    }
+
+    /// Waits for the events that a stream needs now.
+    pub(crate) fn rearm(&mut self, id: u64) {
+        if let Some(Shared { state: State::Held(relay), .. }) = self.shared.get(&id)
+            && let Some(stream) = &relay.stream
+        {
+            let _ = epoll::modify(&self.set, stream, EventData::new_u64(id), relay.interest());
+        }
+    }
+}

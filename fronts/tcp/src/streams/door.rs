@@ -1,0 +1,186 @@
+//! The door for processes that want to use a connection of another process: by its secret, they ask the agent to make the
+//! connection a stream of the kernel's.
+//!
+//! ```text
+//! process                                          agent
+//! connects to the door, sends HELLO         ─────> stops the owner, which is told that the connection is demoted
+//!                                           <───── GO, to one process at a time
+//! connects the placeholder to the same door
+//! sends the placeholder's port              ─────> knows which of the accepted sockets it is, and feeds it
+//!                                           <───── DONE: from now on every descriptor is an ordinary socket
+//! ```
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::net::{RecvFlags, recv};
+use wave_core::clock::Nanos;
+
+/// Event data of the door's sockets.
+pub(super) const DOOR: u64 = 0;
+/// First word of a greeting, in the byte order of the machine.
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"wavedoor");
+/// Bytes of a greeting: MAGIC, the secret's high and low half, the connection.
+const HELLO_BYTES: usize = 32;
+/// Answers.
+pub(super) const GO: u8 = b'G';
+pub(super) const DONE: u8 = b'D';
+pub(super) const NEVER: u8 = b'N';
+/// Time for a process to say what it wants, and to connect a placeholder.
+const PATIENCE: Nanos = Nanos::from_millis(2_000);
+/// Most sockets at the door; further ones wait in its backlog.
+const WAITING_MAX: usize = 256;
+/// Most sockets that are accepted in a turn.
+const ACCEPTS_PER_TURN: usize = 16;
+
+/// The listening socket, and those that it has accepted.
+#[derive(Debug)]
+pub(super) struct StreamDoor {
+    listener: TcpListener,
+    /// Accepted, and not known yet.
+    arrived: Vec<Arrival>,
+    pub(super) callers: Vec<Caller>,
+}
+
+#[derive(Debug)]
+struct Arrival {
+    stream: TcpStream,
+    port: u16,
+    since: Nanos,
+}
+
+/// A process that wants to use a connection.
+#[derive(Debug)]
+pub(super) struct Caller {
+    stream: TcpStream,
+    pub(super) secret: u128,
+    /// The connection's name, when it was first shared.
+    pub(super) flow: u64,
+    pub(super) since: Nanos,
+    pub(super) stage: Stage,
+    said: Vec<u8>,
+}
+
+/// How far a caller is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It waits.
+    Waits,
+    /// It was told GO.
+    Leads,
+    /// It has connected the placeholder from this port.
+    Connected(u16),
+}
+
+impl StreamDoor {
+    pub(super) fn new() -> io::Result<StreamDoor> {
+        let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+        listener.set_nonblocking(true)?;
+        Ok(StreamDoor { listener, arrived: Vec::new(), callers: Vec::new() })
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.listener.local_addr().map_or(0, |address| address.port())
+    }
+
+    pub(super) fn listener(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    pub(super) fn is_quiet(&self) -> bool {
+        self.arrived.is_empty() && self.callers.is_empty()
+    }
+
+    /// Accepts sockets, adds them to `set`, and hears what they say. Calls `give_up` for a caller that has gone.
+    pub(super) fn look(&mut self, now: Nanos, set: &OwnedFd, mut give_up: impl FnMut(&Caller)) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            if self.arrived.len() + self.callers.len() >= WAITING_MAX {
+                break;
+            }
+            let Ok((stream, peer)) = self.listener.accept() else { break };
+            let of_door = EventData::new_u64(DOOR);
+            let is_ready = peer.ip().is_loopback()
+                && stream.set_nonblocking(true).is_ok()
+                && epoll::add(set, &stream, of_door, EventFlags::IN | EventFlags::ET).is_ok();
+            if is_ready {
+                self.arrived.push(Arrival { stream, port: peer.port(), since: now });
+            }
+        }
+        let mut arrived = std::mem::take(&mut self.arrived);
+        arrived.retain_mut(|arrival| match hello(&arrival.stream) {
+            Ok(Some((secret, flow))) => {
+                if let Ok(stream) = arrival.stream.try_clone() {
+                    let (stage, said) = (Stage::Waits, Vec::new());
+                    self.callers.push(Caller { stream, secret, flow, since: now, stage, said });
+                }
+                false
+            }
+            Ok(None) => now.since(arrival.since) < PATIENCE,
+            Err(_) => false,
+        });
+        self.arrived = arrived;
+        self.callers.retain_mut(|caller| {
+            let stays = caller.hear().is_ok();
+            if !stays {
+                give_up(caller);
+            }
+            stays
+        });
+    }
+
+    /// The accepted socket whose other end has this port.
+    pub(super) fn take(&mut self, port: u16) -> Option<TcpStream> {
+        let at = self.arrived.iter().position(|arrival| arrival.port == port)?;
+        Some(self.arrived.swap_remove(at).stream)
+    }
+}
+
+impl Caller {
+    /// Whether it still has time to connect the placeholder.
+    pub(super) fn is_patient(&self, now: Nanos) -> bool {
+        now.since(self.since) < PATIENCE
+    }
+
+    /// Answers.
+    pub(super) fn say(&self, answer: u8) {
+        // A caller that is gone is noticed at the next look.
+        let _ = (&self.stream).write(&[answer]);
+    }
+
+    fn hear(&mut self) -> io::Result<()> {
+        let mut bytes = [0; 2];
+        match self.stream.read(&mut bytes) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(count) => self.said.extend_from_slice(&bytes[..count]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        match (self.stage, self.said.as_slice()) {
+            (Stage::Leads, [low, high]) => {
+                self.stage = Stage::Connected(u16::from_le_bytes([*low, *high]));
+                Ok(())
+            }
+            (Stage::Leads, [_]) => Ok(()),
+            _ => Err(ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+/// A whole greeting: the secret, and the connection. A stream that begins otherwise is a placeholder's, whose bytes stay.
+fn hello(stream: &TcpStream) -> io::Result<Option<(u128, u64)>> {
+    let mut bytes = [0; HELLO_BYTES];
+    let (_, count) = match recv(stream, &mut bytes, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        Ok(received) => received,
+        Err(rustix::io::Errno::AGAIN) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+    if count < HELLO_BYTES || word(0) != MAGIC {
+        return Ok(None);
+    }
+    let (secret, flow) = (u128::from(word(8)) << 64 | u128::from(word(16)), word(24));
+    recv(stream, &mut bytes, RecvFlags::DONTWAIT)?;
+    Ok(Some((secret, flow)))
+}

@@ -1,0 +1,195 @@
+//! A connection that several processes use becomes a stream of the kernel's (docs/adr/0104).
+//!
+//! The process that wants to use it asks at the agent's door, connects the placeholder to the same door, and tells the agent from which
+//! port. From then on every descriptor of the placeholder, in any process, is an ordinary TCP socket, which the agent feeds.
+
+use std::ffi::c_int;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, set_ipv6_v6only};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, connect, recv, send,
+    shutdown, socket_with,
+};
+
+use crate::description::{Description, State};
+use crate::messages::say;
+use crate::names::kernels_name;
+use crate::passing::give_names;
+use crate::shared::Claim;
+use crate::sockets::Sockets;
+use crate::sys;
+use crate::world::World;
+
+/// First word of a greeting, as the agent's door expects it.
+const MAGIC: u64 = u64::from_le_bytes(*b"wavedoor");
+const GO: u8 = b'G';
+const DONE: u8 = b'D';
+/// Longest wait for an answer: the owner may be inside a call.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl Sockets {
+    /// Makes the connections of these descriptors streams of the kernel's: what follows would bypass the library.
+    #[cfg_attr(test, allow(dead_code))]
+    pub fn demote(&self, fds: &[c_int]) {
+        let Ok(mut world) = self.open() else { return };
+        world.look();
+        for fd in fds {
+            if let Some(at) = world.find(*fd) {
+                world.demote(at);
+            }
+        }
+    }
+
+    /// As [`Sockets::demote`], for all connections of the process.
+    #[cfg_attr(test, allow(dead_code))]
+    pub fn demote_all(&self) {
+        let Ok(mut world) = self.open() else { return };
+        world.look();
+        let all: Vec<usize> = world.numbers().map(|(_, at)| at).collect();
+        for at in all {
+            world.demote(at);
+        }
+    }
+}
+
+impl World {
+    fn demote(&mut self, at: usize) {
+        if let State::Open(_) = self.description(at).state {
+            if self.family_secret.is_none() {
+                self.family_secret = sys::random().ok();
+            }
+            let (incarnation, secret) = (self.description(at).incarnation, self.family_secret);
+            self.join(incarnation, secret);
+            self.share_connections(&[at]);
+        }
+        let claim = self.description(at).claim.as_deref().copied();
+        if matches!(self.description(at).state, State::Open(_) | State::NotOwned)
+            && let Some(claim) = claim
+            && let Err(why) = self.make_stream(at, &claim)
+        {
+            say(&format!("a connection cannot become a stream of the kernel's: {why}"));
+        }
+    }
+
+    /// Makes a connection a stream of the kernel's. Its description has no descriptors afterwards.
+    pub fn make_stream(&mut self, at: usize, claim: &Claim) -> io::Result<()> {
+        self.push_held();
+        let fds: Vec<c_int> =
+            self.numbers().filter(|(_, other)| *other == at).map(|(fd, _)| fd).collect();
+        if let Some(first) = fds.first() {
+            // Another process may wait for this one to leave.
+            self.leave_shared();
+            let made = self.ask_for_stream(*first, claim);
+            self.enter_shared();
+            made?;
+        }
+        self.has_untold = true;
+        let Description { state, incarnation, is_read_shut, is_write_shut, .. } =
+            *self.description(at);
+        if let State::Open(name) = state {
+            let agent = self.agent(incarnation);
+            agent.owners.remove(&name);
+            agent.context.close(name);
+        }
+        self.description(at).state = State::Stream;
+        for fd in &fds {
+            if is_read_shut {
+                let _ = shutdown(sys::fd(*fd), Shutdown::Read);
+            }
+            if is_write_shut {
+                let _ = shutdown(sys::fd(*fd), Shutdown::Write);
+            }
+            self.hand_interests_to_kernel(at, *fd);
+            self.remove(*fd);
+            self.release(at);
+        }
+        // Threads that wait for it look again.
+        let source = std::sync::Arc::clone(&self.description(at).source);
+        source.changed(wave_readiness::EventFlags::ERR, wave_readiness::Source::ANY);
+        self.note_news();
+        Ok(())
+    }
+
+    fn ask_for_stream(&mut self, placeholder: c_int, claim: &Claim) -> io::Result<()> {
+        if claim.door == 0 {
+            return Err(io::Error::other("the agent has no door on 127.0.0.1"));
+        }
+        let door = SocketAddr::from((Ipv4Addr::LOCALHOST, claim.door));
+        let call =
+            socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        self.hide(call.as_raw_fd());
+        let asked = ask(&call, door, placeholder, claim);
+        self.show(call.as_raw_fd());
+        asked
+    }
+}
+
+/// The dialogue of the agent's `streams/door.rs`.
+fn ask(call: &OwnedFd, door: SocketAddr, placeholder: c_int, claim: &Claim) -> io::Result<()> {
+    connect(call, &door)?;
+    let words = [MAGIC, (claim.secret >> 64) as u64, claim.secret as u64, claim.identity.flow];
+    let greeting: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    send(call, &greeting, SendFlags::NOSIGNAL)?;
+    let start = Instant::now();
+    loop {
+        await_events(call, PollFlags::IN, PATIENCE.saturating_sub(start.elapsed()))?;
+        let mut answer = [0];
+        let (_, count) = recv(call, &mut answer, RecvFlags::empty())?;
+        match answer[0] {
+            DONE if count == 1 => return Ok(()),
+            GO if count == 1 => {
+                let port = connect_placeholder(placeholder, door, claim)?;
+                send(call, &port.to_le_bytes(), SendFlags::NOSIGNAL)?;
+            }
+            _ => return Err(Errno::CONNRESET.into()),
+        }
+    }
+}
+
+/// Connects the placeholder to the door, and returns its port.
+fn connect_placeholder(placeholder: c_int, door: SocketAddr, claim: &Claim) -> io::Result<u16> {
+    let fd = sys::fd(placeholder);
+    give_names(placeholder, claim.identity.local, claim.identity.remote);
+    let door = match sockopt::socket_domain(fd)? {
+        AddressFamily::INET6 => {
+            let _ = set_ipv6_v6only(fd, false);
+            let mapped: Ipv6Addr = Ipv4Addr::LOCALHOST.to_ipv6_mapped();
+            SocketAddr::from((mapped, door.port()))
+        }
+        _ => door,
+    };
+    match connect(fd, &door) {
+        Ok(()) | Err(Errno::ISCONN) => {}
+        Err(Errno::INPROGRESS | Errno::ALREADY) => {
+            await_events(&fd, PollFlags::OUT, PATIENCE)?;
+            sockopt::socket_error(fd)??;
+        }
+        Err(error) => return Err(error.into()),
+    }
+    kernels_name(placeholder).map(|name| name.port()).ok_or_else(|| Errno::NOTCONN.into())
+}
+
+fn await_events(
+    fd: &impl std::os::fd::AsFd,
+    events: PollFlags,
+    patience: Duration,
+) -> io::Result<()> {
+    let fd: BorrowedFd<'_> = fd.as_fd();
+    let end = Instant::now() + patience;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(&fd, events)], Some(&timeout)) {
+            Ok(0) => return Err(Errno::TIMEDOUT.into()),
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

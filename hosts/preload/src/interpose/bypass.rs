@@ -1,0 +1,169 @@
+//! Calls after which the C library, the kernel or another program uses descriptors without coming here. Connections that they may use
+//! become streams of the kernel's before, or get tickets.
+
+use std::ffi::{c_char, c_int, c_long, c_void};
+
+use super::files::demote;
+use super::next;
+use super::process::sockets;
+
+/// stdio reads and writes inside the C library.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
+    demote(fd);
+    next!(fdopen(fd => c_int, mode => *const c_char) -> *mut c_void)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn vdprintf(fd: c_int, format: *const c_char, words: *mut c_void) -> c_int {
+    demote(fd);
+    next!(vdprintf(fd => c_int, format => *const c_char, words => *mut c_void) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __vdprintf_chk(
+    fd: c_int,
+    flag: c_int,
+    format: *const c_char,
+    words: *mut c_void,
+) -> c_int {
+    demote(fd);
+    next!(__vdprintf_chk(
+        fd => c_int,
+        flag => c_int,
+        format => *const c_char,
+        words => *mut c_void,
+    ) -> c_int)
+}
+
+/// The shell gets all descriptors without FD_CLOEXEC.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn system(command: *const c_char) -> c_int {
+    pass();
+    next!(system(command => *const c_char) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
+    pass();
+    next!(popen(command => *const c_char, mode => *const c_char) -> *mut c_void)
+}
+
+fn pass() {
+    if let Some(sockets) = sockets() {
+        sockets.pass_over_exec(true);
+    }
+}
+
+/// A filter may kill the process for a system call that this library makes.
+///
+/// Called before a system call of this number, whose first argument is `word`.
+pub fn before_filter(number: c_long, word: usize) {
+    const MODE_FILTER: usize = libc::SECCOMP_SET_MODE_FILTER as usize;
+    const MODE_STRICT: usize = libc::SECCOMP_SET_MODE_STRICT as usize;
+    let sets_filter = match number {
+        libc::SYS_prctl => word == libc::PR_SET_SECCOMP as usize,
+        libc::SYS_seccomp => matches!(word, MODE_FILTER | MODE_STRICT),
+        _ => false,
+    };
+    if sets_filter && let Some(sockets) = sockets() {
+        sockets.demote_all();
+    }
+}
+
+/// Symbols with a variable number of arguments. Each calls a function with its first argument, and then jumps to the next library's
+/// symbol with all arguments as they were.
+#[cfg(target_arch = "x86_64")]
+mod variadic {
+    use std::ffi::{c_int, c_void};
+
+    use super::{demote, pass};
+    use crate::interpose::next::Symbol;
+
+    static DPRINTF: Symbol = Symbol::new(c"dprintf");
+    static DPRINTF_CHK: Symbol = Symbol::new(c"__dprintf_chk");
+    static EXECL: Symbol = Symbol::new(c"execl");
+    static EXECLE: Symbol = Symbol::new(c"execle");
+    static EXECLP: Symbol = Symbol::new(c"execlp");
+
+    extern "C" fn before_dprintf(fd: c_int) -> *mut c_void {
+        demote(fd);
+        DPRINTF.get()
+    }
+
+    extern "C" fn before_dprintf_chk(fd: c_int) -> *mut c_void {
+        demote(fd);
+        DPRINTF_CHK.get()
+    }
+
+    extern "C" fn before_execl() -> *mut c_void {
+        pass();
+        EXECL.get()
+    }
+
+    extern "C" fn before_execle() -> *mut c_void {
+        pass();
+        EXECLE.get()
+    }
+
+    extern "C" fn before_execlp() -> *mut c_void {
+        pass();
+        EXECLP.get()
+    }
+
+    /// `forward!(name, before)`: a symbol that calls `before`, and jumps to the address that it returns.
+    macro_rules! forward {
+        ($name:ident, $before:ident) => {
+            #[unsafe(no_mangle)]
+            #[unsafe(naked)]
+            unsafe extern "C" fn $name() {
+                // The System V ABI passes arguments in six registers, eight vector registers whose number is in al, and on the stack,
+                // which is as the caller left it when the jump is made. 200 bytes and the return address keep it aligned.
+                std::arch::naked_asm!(
+                    "sub rsp, 200",
+                    "mov [rsp], rdi",
+                    "mov [rsp + 8], rsi",
+                    "mov [rsp + 16], rdx",
+                    "mov [rsp + 24], rcx",
+                    "mov [rsp + 32], r8",
+                    "mov [rsp + 40], r9",
+                    "mov [rsp + 48], rax",
+                    "movaps [rsp + 64], xmm0",
+                    "movaps [rsp + 80], xmm1",
+                    "movaps [rsp + 96], xmm2",
+                    "movaps [rsp + 112], xmm3",
+                    "movaps [rsp + 128], xmm4",
+                    "movaps [rsp + 144], xmm5",
+                    "movaps [rsp + 160], xmm6",
+                    "movaps [rsp + 176], xmm7",
+                    "call {before}",
+                    "mov r11, rax",
+                    "mov rdi, [rsp]",
+                    "mov rsi, [rsp + 8]",
+                    "mov rdx, [rsp + 16]",
+                    "mov rcx, [rsp + 24]",
+                    "mov r8, [rsp + 32]",
+                    "mov r9, [rsp + 40]",
+                    "mov rax, [rsp + 48]",
+                    "movaps xmm0, [rsp + 64]",
+                    "movaps xmm1, [rsp + 80]",
+                    "movaps xmm2, [rsp + 96]",
+                    "movaps xmm3, [rsp + 112]",
+                    "movaps xmm4, [rsp + 128]",
+                    "movaps xmm5, [rsp + 144]",
+                    "movaps xmm6, [rsp + 160]",
+                    "movaps xmm7, [rsp + 176]",
+                    "add rsp, 200",
+                    "jmp r11",
+                    before = sym $before,
+                )
+            }
+        };
+    }
+
+    forward!(dprintf, before_dprintf);
+    forward!(__dprintf_chk, before_dprintf_chk);
+    forward!(execl, before_execl);
+    forward!(execle, before_execle);
+    forward!(execlp, before_execlp);
+}

@@ -1,0 +1,141 @@
+//! Connections of which several processes have a descriptor (docs/adr/0104).
+//!
+//! Before another process may get a descriptor, the agent gets the connection's placeholder, by which it knows how long any process has one.
+//! From then on every call tells the agent how far it has read and written before it returns ([`World::leave_shared`]), so that the agent
+//! can give the connection to somebody else while this process does not run.
+
+use std::ffi::c_int;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use wave_links::socket::SocketError;
+use wave_posix::{Identity, Phase};
+
+use crate::description::State;
+use crate::sys;
+use crate::world::{ANSWER_PATIENCE, RETRY, World};
+
+/// Most placeholders in a message.
+const PLACEHOLDERS_MAX: usize = 128;
+/// Sleep between two looks for the event after which this process may go on.
+const LOOK_AGAIN: Duration = Duration::from_micros(20);
+
+/// What a process needs to use a connection that belongs to another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    pub identity: Identity,
+    /// The secret that entitles to the connection.
+    pub secret: u128,
+    /// The port of the agent's door for streams of the kernel's.
+    pub door: u16,
+}
+
+impl World {
+    /// Begins a call: waits until the agent has said which of the shared connections it has taken away.
+    pub fn enter_shared(&mut self) {
+        self.free_the_over();
+        for agent in &mut self.agents {
+            while agent.context.shares() && !agent.context.enter_shared() {
+                self.has_untold = true;
+                if !agent.look() {
+                    std::thread::sleep(LOOK_AGAIN);
+                }
+            }
+        }
+    }
+
+    /// Ends a call: the agent knows how far this process has read and written.
+    pub fn leave_shared(&mut self) {
+        for agent in &mut self.agents {
+            while agent.context.shares() && !agent.context.leave_shared() {
+                // The queue has no room.
+                agent.look();
+                std::thread::sleep(RETRY);
+            }
+        }
+    }
+
+    /// Prepares these descriptions' connections to be used by other processes, under the secret of this process's family.
+    pub fn share_connections(&mut self, all: &[usize]) {
+        let Some(secret) = self.family_secret else { return };
+        let mut places: Vec<(u64, usize, c_int, u32)> = Vec::new();
+        for (fd, at) in self.numbers().collect::<Vec<_>>() {
+            let is_known = places.iter().any(|(_, known, ..)| *known == at);
+            let description = self.description(at);
+            if let State::Open(name) = description.state
+                && description.claim.is_none()
+                && all.contains(&at)
+                && !is_known
+            {
+                places.push((description.incarnation, at, fd, name));
+            }
+        }
+        let mut incarnations: Vec<u64> = places.iter().map(|place| place.0).collect();
+        incarnations.dedup();
+        for incarnation in incarnations {
+            let its: Vec<_> = places.iter().filter(|place| place.0 == incarnation).collect();
+            for some in its.chunks(PLACEHOLDERS_MAX) {
+                let sent: Option<Vec<_>> = some
+                    .iter()
+                    .map(|(_, at, fd, name)| {
+                        let identity = self.context(incarnation).identity(*name)?;
+                        Some((*at, *fd, *name, identity))
+                    })
+                    .collect();
+                let Some(sent) = sent else { continue };
+                if self.send_placeholders(incarnation, &sent).is_none() {
+                    continue;
+                }
+                let door = self.context(incarnation).door().unwrap_or(0);
+                for (at, _, name, identity) in sent {
+                    self.context(incarnation).share_connection(name);
+                    self.description(at).claim = Some(Box::new(Claim { identity, secret, door }));
+                }
+            }
+        }
+    }
+
+    /// Sends the agent placeholders with the names of their connections, and waits for its answer.
+    fn send_placeholders(
+        &mut self,
+        incarnation: u64,
+        sent: &[(usize, c_int, u32, Identity)],
+    ) -> Option<()> {
+        let text: Vec<u8> = sent.iter().flat_map(|one| one.3.flow.to_le_bytes()).collect();
+        let fds: Vec<BorrowedFd<'_>> = sent.iter().map(|one| sys::fd(one.1)).collect();
+        let start = Instant::now();
+        loop {
+            match self.context(incarnation).send_shared(&text, &fds) {
+                Ok(()) => break,
+                Err(SocketError::HungUp) => return None,
+                Err(_) if start.elapsed() > ANSWER_PATIENCE => return None,
+                Err(_) => std::thread::sleep(RETRY),
+            }
+        }
+        self.await_answer(incarnation, |context| context.door())?;
+        Some(())
+    }
+
+    /// Follows the agent's news about a connection that is not this process's any more. Returns false if it still is.
+    pub fn change_hands(&mut self, at: usize) -> bool {
+        let description = self.description(at);
+        let State::Open(name) = description.state else { return false };
+        let incarnation = description.incarnation;
+        let phase = self.context(incarnation).socket(name).phase;
+        if !matches!(phase, Phase::Taken | Phase::Demoted) {
+            return false;
+        }
+        let agent = self.agent(incarnation);
+        agent.owners.remove(&name);
+        agent.context.close(name);
+        let description = self.description(at);
+        description.state = State::NotOwned;
+        description.checkpoint = None;
+        // A thread waits for its events, or a set does, and nothing here would notice them.
+        let is_watched = description.source.is_watched() || description.callers > 0;
+        if is_watched {
+            self.take_over(at);
+        }
+        true
+    }
+}

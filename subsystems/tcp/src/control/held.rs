@@ -1,0 +1,79 @@
+//! Connections that are held for whoever uses them next: several processes have descriptors of them, and the agent feeds a stream
+//! of the kernel's from them (docs/adr/0104).
+
+use serde::{Deserialize, Serialize};
+
+use super::Stack;
+use crate::context::{ContextId, Filled};
+use crate::datapath::{Datapath, Fin, FlowId, Ring};
+
+/// A held connection, as it was when it was taken from its process.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct HeldFlow {
+    /// The connection.
+    pub flow: FlowId,
+    /// The context in whose memory its rings lie.
+    pub context: ContextId,
+    /// That context's name for the connection.
+    pub socket: u32,
+    /// Receive ring and send ring.
+    pub rings: [Ring; 2],
+    /// How much of the rings has memory.
+    pub filled: Filled,
+    /// Positions: received, read, written, acknowledged.
+    pub received: u64,
+    /// See `received`.
+    pub read: u64,
+    /// See `received`.
+    pub written: u64,
+    /// See `received`.
+    pub acknowledged: u64,
+    /// The peer's stream ends at `received`.
+    pub has_peer_ended: bool,
+    /// Our stream ends at `written`.
+    pub has_ended: bool,
+}
+
+impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
+    /// The process and the name of a connection that its process has not closed.
+    pub fn owner(&self, flow: FlowId) -> Option<(ContextId, u32)> {
+        let connection = self.peek(flow).filter(|one| one.is_heard_of())?;
+        Some((connection.context, connection.socket))
+    }
+
+    /// Holds a connection: it stays as it is when its process goes. `None` if the process has closed it, or it is changing hands.
+    pub fn hold(&mut self, flow: FlowId) -> Option<HeldFlow> {
+        if self.is_taken(flow) {
+            return None;
+        }
+        let connection = self.connection(flow).filter(|one| one.is_heard_of())?;
+        connection.is_held = true;
+        let (context, socket, filled) = (connection.context, connection.socket, connection.filled);
+        let (read_said, written_said) = (connection.read_said, connection.written_said);
+        let state = self.data.inspect(flow)?;
+        Some(HeldFlow {
+            flow,
+            context,
+            socket,
+            rings: [state.receiving.ring, state.sending.ring],
+            filled,
+            received: state.receiving.received,
+            read: state.receiving.read.max(read_said),
+            written: state.sending.written.max(written_said),
+            acknowledged: state.sending.acknowledged,
+            has_peer_ended: state.receiving.fin == Some(state.receiving.received),
+            has_ended: state.sending.fin != Fin::No,
+        })
+    }
+
+    /// Ends the hold on a connection whose process has gone, as if that process had gone only now.
+    pub fn let_go(&mut self, flow: FlowId) {
+        let Some(connection) = self.connection(flow) else { return };
+        connection.is_held = false;
+        let process = connection.context.process;
+        if let Some(at) = self.lingering.iter().position(|one| *one == process) {
+            self.lingering.swap_remove(at);
+            self.gone.push_back((process, 0));
+        }
+    }
+}
