@@ -5,7 +5,7 @@ mod recordings;
 mod refusals;
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -144,6 +144,31 @@ fn linux_reaches_the_ipv6_address_and_is_reached_from_it() {
         let mut bytes = [0; 13];
         answering.read_exact(&mut bytes).unwrap();
         assert_eq!(&bytes, b"out over IPv6");
+    });
+}
+
+/// As traceroute and resolvers expect it; the checksums of these datagrams are left to the device.
+#[test]
+fn datagrams_of_linux_programs_to_closed_ports_are_refused() {
+    in_a_network(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("toe.sock");
+        let homes = "--address 10.77.0.2/24 --address fd77::2/64";
+        let up = format!("tcp up --tap wavetoe7 {homes} --socket {}", path.display());
+        let _agent = Running::start(&up);
+        for (own, agents) in [("0.0.0.0:0", "10.77.0.2:33434"), ("[::]:0", "[fd77::2]:33434")] {
+            let program = UdpSocket::bind(own).unwrap();
+            program.set_read_timeout(Some(PATIENCE)).unwrap();
+            // Linux has no source address during duplicate address detection.
+            let start = Instant::now();
+            while let Err(error) = program.connect(agents) {
+                assert!(start.elapsed() < PATIENCE, "{error}");
+                thread::sleep(Duration::from_millis(10));
+            }
+            program.send(b"probe").unwrap();
+            let answer = program.recv(&mut [0]).map_err(|error| error.kind());
+            assert_eq!(answer, Err(ErrorKind::ConnectionRefused), "{agents}");
+        }
     });
 }
 
