@@ -115,8 +115,8 @@ impl What {
             (Call::Connect, Reason::TooMany) => {
                 "its program or user has its share of the agent's connections or handshakes (EMFILE)"
             }
-            (Call::Connect, Reason::NoRoom) => {
-                "the agent has as many handshakes as it can (ENOBUFS)"
+            (Call::Accept | Call::Connect, Reason::NoRoom) => {
+                "the agent has as many connections or handshakes as it can (ENOBUFS)"
             }
             (Call::TakeOver, Reason::TooMany) => {
                 "its program or user has its share of the agent's connections (ECONNRESET)"

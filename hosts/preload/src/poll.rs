@@ -19,8 +19,8 @@ use crate::sys::{self, SignalMask};
 use crate::wait::Thread;
 use crate::world::World;
 
-/// One of the program's sets, with all descriptors that refer to it. The library's own descriptor of it is hidden from the program, also while a thread still waits for a set that
-/// another thread has closed.
+/// One of the program's sets, whatever descriptors refer to it. The library's own descriptor is hidden from the program, also while a thread
+/// still waits for a set that another thread has closed.
 pub struct Set {
     epoll: Epoll,
     private: &'static Marks,

@@ -5,7 +5,7 @@ use wave_core::clock::Nanos;
 use super::super::connection::Connection;
 use super::super::rtt::RoundTrip;
 use super::super::shares::Kind;
-use super::super::{Slot, Stack};
+use super::super::{Call, Slot, Stack};
 use super::{For, Handshake, MSS_DEFAULT, MSS_MIN, TIMESTAMP_BYTES};
 use crate::congestion::Congestion;
 use crate::context::{Event, Reason};
@@ -115,6 +115,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         let Ok(flow) = self.data.install(now, &established) else {
             self.counters.full += 1;
+            let call = at.map_or(Call::Connect, |_| Call::Accept);
+            self.refused(context, call, Reason::NoRoom);
             self.tell(context, Event::Failed { socket, reason: Reason::NoRoom });
             return None;
         };
