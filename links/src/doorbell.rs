@@ -287,7 +287,7 @@ impl Waiter for SocketBell {
 }
 
 /// Waits for `events` on `fd`. Returns those that occurred; none after `timeout`.
-pub(crate) fn poll(fd: BorrowedFd<'_>, events: i16, timeout: Option<Duration>) -> io::Result<i16> {
+pub fn poll(fd: BorrowedFd<'_>, events: i16, timeout: Option<Duration>) -> io::Result<i16> {
     let mut entries = [entry(fd, events)];
     poll_all(&mut entries, timeout)?;
     Ok(entries[0].revents)
@@ -297,13 +297,28 @@ fn entry(fd: BorrowedFd<'_>, events: i16) -> libc::pollfd {
     libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 }
 }
 
+/// A timeout of ppoll(2) in milliseconds, -1 if there is none, for poll(2): sandboxes that are older
+/// than ppoll(2) allow only that. `None` if it is no whole number of them.
+pub fn whole_milliseconds(timeout: Option<&libc::timespec>) -> Option<libc::c_int> {
+    let Some(timeout) = timeout else { return Some(-1) };
+    let seconds = libc::c_int::try_from(timeout.tv_sec).ok()?;
+    let milliseconds = libc::c_int::try_from(timeout.tv_nsec / 1_000_000).ok()?;
+    let is_whole = timeout.tv_nsec % 1_000_000 == 0;
+    seconds.checked_mul(1_000)?.checked_add(milliseconds).filter(|_| is_whole)
+}
+
 fn poll_all(entries: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<()> {
     let timeout = timeout.map(|timeout| libc::timespec {
         tv_sec: timeout.as_secs().min(i64::MAX as u64) as libc::time_t,
         tv_nsec: timeout.subsec_nanos().into(),
     });
-    let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let count = entries.len() as libc::nfds_t;
+    if let Some(milliseconds) = whole_milliseconds(timeout.as_ref()) {
+        // SAFETY: `entries` is valid for reads and writes.
+        check(unsafe { libc::poll(entries.as_mut_ptr(), count, milliseconds) })?;
+        return Ok(());
+    }
+    let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: `entries` is valid for reads and writes, `timeout` is null or points to a live
     // timespec, and no signal mask is given.
     check(unsafe { libc::ppoll(entries.as_mut_ptr(), count, timeout, std::ptr::null()) })?;
@@ -449,6 +464,21 @@ mod tests {
         for fd in [internet.into(), file.into()] {
             let refused = SocketBell::from_untrusted(fd).unwrap_err();
             assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
+        }
+    }
+
+    #[test]
+    fn whole_milliseconds_are_told_from_others() {
+        let time = |tv_sec, tv_nsec| libc::timespec { tv_sec, tv_nsec };
+        for (time, expected) in [
+            (None, Some(-1)),
+            (Some(time(0, 0)), Some(0)),
+            (Some(time(1, 5_000_000)), Some(1_005)),
+            (Some(time(0, 999)), None),
+            (Some(time(1 << 40, 0)), None),
+            (Some(time(3_000_000, 0)), None),
+        ] {
+            assert_eq!(whole_milliseconds(time.as_ref()), expected);
         }
     }
 

@@ -29,7 +29,7 @@ mod yields;
 
 pub use any::{AnyBell, AnyDma, AnyPort, AnyWindow, LinkError, LinkSpec};
 pub use costs::Costs;
-pub use doorbell::{EventFd, SocketBell};
+pub use doorbell::{EventFd, SocketBell, poll, whole_milliseconds};
 pub use memory::{Lender, MapError, Memory};
 pub use payload::{LentPayload, Payload, Populator};
 pub use pci::DeviceBell;

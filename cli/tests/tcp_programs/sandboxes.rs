@@ -32,10 +32,12 @@ static struct sock_filter filter[] = {
   BPF_STMT(BPF_LD+BPF_W+BPF_ABS, offsetof(struct seccomp_data, nr)),
   ALLOW(brk), ALLOW(clock_gettime), ALLOW(clock_nanosleep), ALLOW(close), ALLOW(exit), ALLOW(exit_group), ALLOW(futex),
   ALLOW(geteuid), ALLOW(getpid), ALLOW(getpgid), ALLOW(getrandom), ALLOW(gettimeofday), ALLOW(getuid), ALLOW(madvise),
-  ALLOW(mmap), ALLOW(mprotect), ALLOW(mremap), ALLOW(munmap), ALLOW(nanosleep), ALLOW(ppoll), ALLOW(pselect6), ALLOW(read),
+  ALLOW(mmap), ALLOW(mprotect), ALLOW(mremap), ALLOW(munmap), ALLOW(nanosleep), ALLOW(pselect6), ALLOW(read),
   ALLOW(rt_sigprocmask), ALLOW(shutdown), ALLOW(write),
 #ifdef SYS_poll
   ALLOW(poll), ALLOW(select),
+#else
+  ALLOW(ppoll),
 #endif
   BPF_STMT(BPF_RET+BPF_K, SECCOMP_RET_KILL_PROCESS),
 };

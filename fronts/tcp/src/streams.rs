@@ -131,11 +131,6 @@ impl Streams {
         !self.door.is_quiet()
     }
 
-    /// Number of connections that are streams of the kernel's.
-    pub(crate) fn relayed(&self) -> usize {
-        self.held.len()
-    }
-
     /// Whether a connection is a stream of the kernel's, or about to become one.
     pub(crate) fn is_held(&self, flow: FlowId) -> bool {
         let id = self.by_name.get(&flow.to_word());

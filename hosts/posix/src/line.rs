@@ -248,12 +248,11 @@ impl Line {
 
     /// Waits for the doorbell, and clears it.
     pub fn wait(&mut self, timeout: Duration) -> Woken {
-        let mut fds = [PollFd::new(&self.bell, PollFlags::IN)];
-        let ready = poll(&mut fds, timespec(timeout).as_ref());
-        let events = fds[0].revents();
-        match ready {
+        let wanted = PollFlags::IN.bits() as i16;
+        let hung_up = PollFlags::HUP.bits() as i16;
+        match wave_links::poll(self.bell.as_fd(), wanted, Some(timeout)) {
             Ok(0) => Woken::TimedOut,
-            Ok(_) if self.bell.drain() || !events.contains(PollFlags::HUP) => Woken::Rung,
+            Ok(events) if self.bell.drain() || events & hung_up == 0 => Woken::Rung,
             Ok(_) => Woken::HungUp,
             Err(_) => {
                 self.bell.drain();

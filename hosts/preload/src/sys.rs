@@ -1,6 +1,6 @@
 //! System calls for which rustix has no safe form. None goes through a symbol that `interpose` replaces.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_long};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -179,21 +179,41 @@ pub fn set_mss_max(number: c_int, bytes: c_int) {
 /// A set of signals in the kernel's layout.
 pub type SignalMask = u64;
 
-/// The kernel's ppoll(2). Returns the number of entries with events. Without a `timeout`, it waits for ever.
+/// The kernel's ppoll(2), or poll(2) where that does the same: older sandboxes allow only the latter. Returns the number of entries with
+/// events. Without a `timeout`, it waits for ever.
 pub fn ppoll(
     fds: &mut [libc::pollfd],
     timeout: Option<Duration>,
     mask: Option<SignalMask>,
 ) -> Result<usize, Errno> {
     let mut left = kernels_time(timeout);
+    #[cfg(target_arch = "x86_64")]
+    if mask.is_none()
+        && let Some(milliseconds) = wave_links::whole_milliseconds(left.as_ref())
+    {
+        // SAFETY: `fds` is valid for its number of entries.
+        let count =
+            unsafe { libc::syscall(libc::SYS_poll, fds.as_mut_ptr(), fds.len(), milliseconds) };
+        return or_pselect(count, fds, timeout, mask);
+    }
     let at = left.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
     let signals = mask.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let bytes = size_of::<SignalMask>();
     // SAFETY: `fds` is valid for its number of entries; `at` and `mask` are null or valid for the call.
     let count =
         unsafe { libc::syscall(libc::SYS_ppoll, fds.as_mut_ptr(), fds.len(), at, signals, bytes) };
+    or_pselect(count, fds, timeout, mask)
+}
+
+/// The result of poll(2), which is called again by pselect6(2) if there are more entries than RLIMIT_NOFILE: sandboxed programs set it to 0
+/// or 1.
+fn or_pselect(
+    count: c_long,
+    fds: &mut [libc::pollfd],
+    timeout: Option<Duration>,
+    mask: Option<SignalMask>,
+) -> Result<usize, Errno> {
     match usize::try_from(count).map_err(|_| last_error()) {
-        // More entries than RLIMIT_NOFILE, which sandboxed programs set to 0 or 1.
         Err(Errno::INVAL) => pselect(fds, timeout, mask),
         found => found,
     }

@@ -329,6 +329,7 @@ impl Loopback {
             | Request::Lend { .. }
             | Request::Inquire { .. }
             | Request::Report { .. }
+            | Request::Placeholders
             | Request::Take { .. } => {}
             Request::Accept { flow } => {
                 if let Some(end) = self.end_mut(process, flow) {

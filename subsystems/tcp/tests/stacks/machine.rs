@@ -376,7 +376,9 @@ impl<R: Recovery> Machine<R> {
                 assert!(!state.is_over);
                 state.is_over = true;
             }
-            Event::Listening { .. }
+            Event::Door { .. }
+            | Event::Demoted { .. }
+            | Event::Listening { .. }
             | Event::NotListening { .. }
             | Event::Known(_)
             | Event::Lent { .. }
