@@ -8,6 +8,7 @@ mod library;
 mod matrix;
 mod network;
 mod passing;
+mod prefork;
 mod replacements;
 mod replica;
 mod sandboxes;

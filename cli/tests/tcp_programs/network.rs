@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -234,6 +235,8 @@ pub fn server(up: &Up, log: &str, program: &[&str], port: u16) -> Running {
     let output = || File::options().create(true).append(true).open(up.path(log)).unwrap();
     let mut command = up.over(program);
     command.current_dir(up.folder.path()).stdout(output()).stderr(output());
+    // Some servers end by a signal to their process group.
+    command.process_group(0);
     let server = Running(command.spawn().unwrap());
     drop(connect(SocketAddr::from((AGENT, port))));
     server

@@ -1,6 +1,7 @@
 //! The front: a stack, a wire, and the processes that own the stack's connections.
 
 mod doors;
+mod gone;
 mod replacement;
 mod sleep;
 mod streams;
@@ -126,6 +127,8 @@ pub struct TcpFront<W, D = OnePath> {
     is_called: bool,
     /// A process may have gone.
     may_have_lost: bool,
+    /// Processes that have a listener which another process has just closed.
+    sharers: Vec<u16>,
     ends: Arc<AtomicBool>,
     start: Instant,
     seat: Seat,
@@ -280,6 +283,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             refusals: Refusals::default(),
             is_called: true,
             may_have_lost: false,
+            sharers: Vec::new(),
             ends,
             start,
             seat: Seat::Shared,
@@ -359,6 +363,9 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                     }
                     Taken::Request(request) => match seated.reach(&mut self.seats, &request) {
                         Ok(()) => {
+                            if let Request::Unlisten { listener } = request {
+                                self.sharers.extend(self.stack.sharers(from.process, listener));
+                            }
                             let memory = Lent(seated.process.payload_mut());
                             self.stack.request(now, from, request, memory);
                             continue;
@@ -405,22 +412,6 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             }
         }
         worked
-    }
-
-    fn turn_out(&mut self, now: Nanos, at: usize, what: What) {
-        if let Some(seated) = self.processes[at].as_ref().filter(|seated| !seated.is_gone) {
-            self.turned_away.turned_out += 1;
-            self.refusals.note(now, seated.process.who(), what);
-            self.lose(at);
-        }
-    }
-
-    /// Handles a process that has gone, or must go.
-    fn lose(&mut self, at: usize) {
-        if let Some(seated) = self.processes[at].as_mut().filter(|seated| !seated.is_gone) {
-            seated.go(&mut self.seats);
-            self.stack.leave(at as u16);
-        }
     }
 
     /// Takes frames from the wire. Returns whether there were any.
@@ -498,15 +489,6 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         self.outlet.send_held(&self.processes, &mut |ticket| stack.complete(now, ticket));
     }
 
-    fn look_for_the_gone(&mut self, now: Nanos) {
-        self.looked = now;
-        for seated in self.processes.iter_mut().flatten() {
-            seated.has_hung_up |= !seated.is_gone && seated.process.has_hung_up();
-        }
-        let stack = &self.stack;
-        self.streams.sweep(|flow| stack.owner(flow).is_none());
-    }
-
     /// Resets the remaining connections, so that no peer waits for an agent that has gone.
     fn end(&mut self, now: Nanos) {
         self.stack.data.pause();
@@ -574,6 +556,11 @@ impl<W: Wire, D: Paths> Front for TcpFront<W, D> {
         }
         self.turn += 1;
         worked |= self.take_requests(now);
+        if !self.sharers.is_empty() {
+            // If the last process has closed a listener, its line has hung up: nobody must connect there any more.
+            self.look_for_sharers();
+            worked |= self.take_requests(now);
+        }
         worked |= self.serve_streams(now, is_called);
         self.send_held(now);
         if !self.outlet.is_full() {

@@ -45,8 +45,10 @@ impl Sockets {
         let description = world.description(at);
         let is_last = description.handles == 1;
         let others_may_have_it = description.forks < forks || description.is_passed;
-        let is_inherited = description.listens.as_ref().is_some_and(|listens| listens.is_inherited);
-        if is_last && is_inherited {
+        // Another program may have the listener. Children of fork(2) hold its place at the agent themselves.
+        let listens = description.listens.as_ref();
+        let is_passed = listens.is_some_and(|one| one.is_inherited && one.keeper.is_none());
+        if is_last && is_passed {
             world.leave_listener(at);
         }
         let Description { incarnation, state, .. } = *world.description(at);
@@ -54,7 +56,7 @@ impl Sockets {
             _ if !is_last => None,
             State::Open(name) if others_may_have_it => Some(ClosedSocket::Connection(name)),
             // A shared listener's placeholder listens in the kernel, so an epoll does not show whether a copy is left.
-            State::Listening { listener: Some(listener), is_shared: false } if is_inherited => {
+            State::Listening { listener: Some(listener), is_shared: false } if is_passed => {
                 Some(ClosedSocket::Listener(listener))
             }
             _ => None,

@@ -24,7 +24,7 @@ const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 #[derive(Clone, Copy, Debug)]
 pub enum ClosedSocket {
     Connection(u32),
-    /// A listener that was left to other processes. Until they listen, it keeps the connections that are not yet accepted.
+    /// A listener that was passed to other programs. Until they listen, it keeps the connections that are not yet accepted.
     Listener(u32),
 }
 

@@ -13,6 +13,7 @@ use wave_readiness::EventFlags;
 
 use crate::description::{Description, State};
 use crate::inherited_sets::InheritedSet;
+use crate::listeners::Listens;
 use crate::messages::say;
 use crate::sys;
 use crate::world::{ATTACH_PATIENCE, World};
@@ -72,6 +73,7 @@ impl World {
     pub fn prepare_fork(&mut self) {
         self.push_held();
         self.sets_at_fork = self.sets_for_child();
+        self.keep_listeners();
         if !self.all().any(|one| matches!(one.state, State::Open(_))) {
             return;
         }
@@ -183,7 +185,10 @@ impl World {
                 (State::NotOwned, parents.checkpoint.clone())
             }
         };
-        let listens = parents.listens.clone().map(|listens| Box::new(listens.inherited()));
+        let listens = parents.listens.as_ref().map(|parents| {
+            let keeper = parents.keeper.as_ref().map(|keeper| keeper.inherited());
+            Box::new(Listens { keeper, ..parents.as_ref().clone().inherited() })
+        });
         Description {
             is_nonblocking: parents.is_nonblocking,
             bound: parents.bound,

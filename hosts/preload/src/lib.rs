@@ -25,6 +25,7 @@ mod description;
 mod fork;
 mod held;
 mod inherited_sets;
+mod keeper;
 mod listeners;
 mod lock;
 mod marks;

@@ -22,6 +22,7 @@ use wave_readiness::{EventFlags, Source};
 
 use crate::address::{self, Encoded, Family};
 use crate::description::{Description, State};
+use crate::keeper::Keeper;
 use crate::names::{family_of, kernels_name};
 use crate::options::Kept;
 use crate::passing::listener_of;
@@ -38,8 +39,8 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// follows after `WAITS_PER_TRY` times the duration of this one.
 const TRY_LASTS: Duration = Duration::from_millis(500);
 const WAITS_PER_TRY: u32 = 8;
-/// Longest time from another process's place at the agent until its ticket is there.
-const TICKET_LASTS: Duration = Duration::from_millis(100);
+/// Longest time from another process's place at the agent until its ticket is there, or from its end until the agent has noticed.
+const TICKET_LASTS: Duration = Duration::from_millis(200);
 
 /// The state of a listening socket that survives a change of agent and a fork.
 #[derive(Clone, Debug)]
@@ -56,6 +57,8 @@ pub struct Listens {
     pub is_awaited: bool,
     /// The program's sets that contain the listener.
     pub sets: Vec<Weak<Set>>,
+    /// The place at the agent that it shares with its children.
+    pub keeper: Option<Arc<Keeper>>,
 }
 
 impl Listens {
@@ -68,13 +71,15 @@ impl Listens {
     /// The state of a listener that only this process has.
     pub fn new(own: SocketAddr, backlog: u16, sharing: Sharing, kept: Kept) -> Listens {
         let (is_inherited, is_awaited) = (false, false);
-        Listens { own, backlog, sharing, kept, is_inherited, is_awaited, sets: Vec::new() }
+        let (sets, keeper) = (Vec::new(), None);
+        Listens { own, backlog, sharing, kept, is_inherited, is_awaited, sets, keeper }
     }
 
     /// The state in another process that has the listener.
     pub fn inherited(mut self) -> Listens {
         (self.is_inherited, self.is_awaited) = (true, false);
         self.sets.clear();
+        self.keeper = None;
         self
     }
 }
@@ -225,16 +230,16 @@ impl World {
         let secret = other.map_or_else(sys::random, Ok)?;
         let mut sharing = Sharing { secret, reuses_port };
         let (mut listener, mut failed) = self.request(incarnation, own, length, sharing, &kept);
-        // The other process may have listened just now: then its ticket follows.
+        // The other process may have listened just now: then its ticket follows. Or the last process with another listener has just closed
+        // it, which the agent is about to notice.
         let start = Instant::now();
         while failed == Some(Errno::ADDRINUSE) && start.elapsed() < TICKET_LASTS {
-            if let Some(secret) = secret_of_other().filter(|secret| *secret != sharing.secret) {
-                self.context(incarnation).unlisten(listener);
-                (sharing.secret, other) = (secret, Some(secret));
-                (listener, failed) = self.request(incarnation, own, length, sharing, &kept);
-                break;
-            }
             std::thread::sleep(RETRY);
+            if let Some(secret) = secret_of_other() {
+                (sharing.secret, other) = (secret, Some(secret));
+            }
+            self.context(incarnation).unlisten(listener);
+            (listener, failed) = self.request(incarnation, own, length, sharing, &kept);
         }
         let shared = |failed: Option<Errno>| match failed {
             Some(error) => Err(error),
@@ -450,7 +455,11 @@ impl World {
         // Connections that were not accepted end with it.
         context.unlisten(listener);
         context.flush();
-        self.description(at).state = State::Listening { listener: None, is_shared };
+        let description = self.description(at);
+        description.state = State::Listening { listener: None, is_shared };
+        if let Some(listens) = &mut description.listens {
+            listens.keeper = None;
+        }
         self.tell(at, EventFlags::empty());
         true
     }

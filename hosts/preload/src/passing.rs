@@ -339,6 +339,13 @@ impl World {
             let fd = self.context(incarnation).line.descriptors()[0].as_raw_fd();
             lines.push(fd);
             line = Some(fd);
+        } else if let Some(lines) = lines
+            && let Some(keeper) =
+                self.description(at).listens.as_ref().and_then(|one| one.keeper.as_ref())
+        {
+            let [fd, ..] = keeper.numbers();
+            lines.push(fd);
+            line = Some(fd);
         }
         let cookie = sockopt::socket_cookie(sys::fd(fd)).ok()?;
         // If this fails, the receiver sees an unconnected socket.

@@ -1,11 +1,17 @@
 //! System calls for which rustix has no safe form. None goes through a symbol that `interpose` replaces.
 
 use std::ffi::{c_int, c_long};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, Timespec};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
+
+/// A descriptor that a child of fork(2) has from its parent, whose owner there is never dropped in the child.
+pub fn inherited(fd: c_int) -> OwnedFd {
+    // SAFETY: by the contract, nothing else owns the child's copy.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
 
 /// A program's descriptor, by its number.
 pub fn fd(number: c_int) -> BorrowedFd<'static> {

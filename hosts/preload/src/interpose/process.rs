@@ -113,14 +113,19 @@ extern "C" fn after_fork() {
     }
 }
 
-/// The child closes its copies of the line to the agent, so that the agent sees the parent go. It may allocate: the C library has made
+/// The child closes its copies of the line to the agent, so that the agent sees the parent go, but not those that keep its listeners. It may allocate: the C library has made
 /// malloc(3) usable before, and other allocators register their own handlers earlier.
 extern "C" fn in_child() {
     OWNER.store(std::process::id() as i32, Ordering::Relaxed);
     // The parent's world is left untouched, with its lock: it belongs to threads that do not exist in the child.
     let held = HELD.take();
     OURS.drain(|_| {});
-    PRIVATE.drain(sys::close);
+    let kept = held.as_ref().map(|world| world.keepers()).unwrap_or_default();
+    PRIVATE.drain(|fd| {
+        if !kept.contains(&fd) {
+            sys::close(fd);
+        }
+    });
     SOCKETS.store(std::ptr::null_mut(), Ordering::Release);
     lock::forget();
     let Some(mut world) = held else { return };

@@ -129,6 +129,17 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         at
     }
 
+    /// Processes that have the same listener as this process, by its secret.
+    pub fn sharers(&self, process: u16, name: u32) -> impl Iterator<Item = u16> {
+        let at = self.listener_named(process, name);
+        let listener = at.map(|at| (self.listeners[at].local, self.listeners[at].sharing));
+        let all = self.listeners.iter().filter(move |other| {
+            listener
+                .is_some_and(|(local, sharing)| other.local == local && has_secret(sharing, other))
+        });
+        all.map(|other| other.context.process).filter(move |other| *other != process)
+    }
+
     /// Number of acknowledged handshakes in a listener's queue: also those that wait at the same listener of other processes.
     pub(super) fn queued(&self, at: usize) -> u32 {
         let listener = &self.listeners[at];
@@ -247,7 +258,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             // Another listener that shares the port completes the handshake, even if no program waits there yet.
             match self.place(own) {
                 Some(at) => self.give_handshake(id, at),
-                None => self.drop_handshake(id),
+                None => {
+                    self.refuse_waiting(id);
+                    self.drop_handshake(id);
+                }
             }
         }
     }

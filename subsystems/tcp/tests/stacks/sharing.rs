@@ -133,6 +133,56 @@ fn connections_wait_up_to_the_backlog_while_no_program_waits() {
     assert!(begin(&mut peer, 5));
 }
 
+/// The timestamp option, with the answer's timestamp as its echo.
+fn stamped(value: u32, answer: u32) -> Vec<u8> {
+    [&[1, 1, 8, 10][..], &value.to_be_bytes(), &answer.to_be_bytes()].concat()
+}
+
+#[test]
+fn timestamps_go_on_after_a_connection_has_waited_and_moved() {
+    const FIRST: u32 = 0x9000_0000;
+    for (slots, moves) in [(0, false), (1, false), (1, true)] {
+        let mut peer = group(&[0, slots]);
+        peer.machine.slot(peer.now, 1);
+        if slots == 0 {
+            share(&mut peer, 1);
+        }
+        let source = SocketAddrV4::new(*PEER.ip(), 5000);
+        let options = &stamped(FIRST, 0)[..];
+        peer.send(Sends {
+            source,
+            seq: ISN,
+            ack: None,
+            flags: Flags::SYN,
+            options,
+            ..peer.plain()
+        });
+        let heard = peer.after(5);
+        let (theirs, _) = heard[0].segment.options.timestamps.unwrap();
+        peer.ack = heard[0].segment.seq.plus(1);
+        let options = &stamped(FIRST + 5, theirs)[..];
+        peer.send(Sends { source, seq: ISN.plus(1), options, ..peer.plain() });
+        peer.send(Sends { source, seq: ISN.plus(1), data: b"early", options, ..peer.plain() });
+        peer.after(5);
+        // The peer sends it again, as it is not acknowledged.
+        let options = &stamped(FIRST + 15, theirs)[..];
+        peer.send(Sends { source, seq: ISN.plus(1), data: b"early", options, ..peer.plain() });
+        peer.after(5);
+        if moves {
+            let by = accepted(&peer)[0].0;
+            share(&mut peer, by);
+            peer.after(5);
+        }
+        peer.machine.slot(peer.now, 1);
+        peer.after(5);
+        let options = &stamped(FIRST + 20, theirs)[..];
+        peer.send(Sends { source, seq: ISN.plus(6), data: b" bird", options, ..peer.plain() });
+        peer.after(50);
+        let last = peer.machine.accepted.pop_back().unwrap();
+        assert_eq!(peer.machine.sockets[&last].received, 10, "{slots} {moves}");
+    }
+}
+
 #[test]
 fn a_waiting_connection_lasts_as_long_as_its_peer_answers() {
     let mut peer = group(&[1]);
@@ -157,6 +207,22 @@ fn a_waiting_connection_lasts_as_long_as_its_peer_answers() {
     peer.machine.slot(peer.now, 1);
     peer.after(5);
     assert_eq!(accepted(&peer), [(1, 1)]);
+}
+
+#[test]
+fn waiting_connections_are_reset_with_their_last_listener() {
+    let mut peer = group(&[1, 0]);
+    share(&mut peer, 1);
+    assert!(begin(&mut peer, 1));
+    assert_eq!(complete(&mut peer, 1), None);
+    assert!(begin(&mut peer, 2));
+    peer.machine.ask(peer.now, Request::Unlisten { listener: 1 });
+    assert!(!peer.after(5).iter().any(|heard| heard.has(Flags::RST)));
+    peer.machine.ask(peer.now, Request::Unlisten { listener: 2 });
+    let heard = peer.after(5);
+    let resets = heard.iter().filter(|heard| heard.has(Flags::RST));
+    let ports: Vec<u16> = resets.map(|heard| heard.segment.destination_port).collect();
+    assert_eq!(ports, [1], "the other one is not established");
 }
 
 #[test]
@@ -299,6 +365,21 @@ fn connections_on_offer_are_older_than_those_that_wait() {
     }
     let ports: Vec<u16> = accepted(&peer).into_iter().map(|(_, port)| port).collect();
     assert_eq!(ports, [5000, 5001, 6000]);
+}
+
+#[test]
+fn connections_that_wait_or_are_on_offer_survive_a_replacement_of_the_agent() {
+    let mut peer = offered(1);
+    assert!(begin(&mut peer, 6000));
+    assert_eq!(complete(&mut peer, 6000), None);
+    peer.machine.replace(peer.now);
+    for _ in 0..2 {
+        peer.machine.slot(peer.now, 1);
+        peer.after(5);
+    }
+    assert_eq!(accepted(&peer), [(1, 5000), (1, 6000)]);
+    let first = peer.machine.accepted.pop_front().unwrap();
+    assert_eq!(peer.machine.sockets[&first].received, 5);
 }
 
 #[test]

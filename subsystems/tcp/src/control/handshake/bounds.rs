@@ -2,12 +2,13 @@
 
 use wave_core::clock::Nanos;
 
+use super::super::reply::{self, Bare};
 use super::super::shares::Kind;
-use super::super::{Listener, Stack};
+use super::super::{Listener, Output, Stack};
 use super::{ANSWERS_MAX, For};
 use crate::context::ContextId;
 use crate::datapath::{Datapath, FlowId, Packet};
-use crate::packet::TcpSegment;
+use crate::packet::{Flags, Options, TcpSegment};
 use crate::stages::receive::ANSWER_AFTER;
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
@@ -43,9 +44,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let Some(handshake) = self.handshakes.get_mut(id) else { return };
         // A peer that answers is there, and may wait as long as the program lets it.
         handshake.tries = handshake.tries.min(ANSWERS_MAX - 1);
-        self.early.keep(id, handshake, segment, packet);
         handshake.window = segment.window;
-        if segment.options.timestamps.is_some() && handshake.options.timestamps.is_some() {
+        // A kept segment must not be older than the timestamp from which the connection begins (PAWS).
+        let is_last = self.early.keep(id, handshake, segment, packet);
+        let has_both =
+            segment.options.timestamps.is_some() && handshake.options.timestamps.is_some();
+        if is_last && has_both {
             handshake.options.timestamps = segment.options.timestamps;
         }
         if core::mem::replace(&mut handshake.is_acknowledged, true) {
@@ -61,6 +65,24 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             let handshakes = &self.handshakes;
             listener.waiting.retain(|id| handshakes.get(*id).is_some());
         }
+    }
+
+    /// Resets the connection of an acknowledged handshake whose last listener has gone, as Linux does: the peer considers itself
+    /// connected.
+    pub(in crate::control) fn refuse_waiting(&mut self, id: FlowId) {
+        let Some(handshake) = self.handshakes.get(id).filter(|one| one.is_acknowledged) else {
+            return;
+        };
+        let Some(tuple) = self.handshakes.tuple(id) else { return };
+        let bare = Bare {
+            seq: handshake.own.plus(1),
+            ack: Some(handshake.peer.plus(1)),
+            flags: Flags::RST,
+            window: 0,
+            options: Options::default(),
+        };
+        let macs = (self.address.mac, handshake.mac);
+        self.out.push_back(Output::Send(reply::segment(macs, &tuple, &bare)));
     }
 
     /// Whether a handshake waits for a slot of this listener.

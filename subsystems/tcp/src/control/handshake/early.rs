@@ -30,21 +30,25 @@ impl<F> Early<F> {
     }
 
     /// Keeps the first segment of a handshake's stream. A process may keep as many as it leaves free for others. Other segments
-    /// are lost, and come again.
+    /// are lost, and come again. Returns false if an earlier one is kept.
     pub(super) fn keep(
         &mut self,
         id: FlowId,
         handshake: &Handshake,
         segment: &TcpSegment,
         packet: Packet<F>,
-    ) {
+    ) -> bool {
+        if self.kept.iter().any(|kept| kept.id == id) {
+            return false;
+        }
         let process = handshake.process();
         let is_first = segment.seq == handshake.peer.plus(1) && carries(segment);
         let own = self.kept.iter().filter(|kept| kept.process == process).count();
         let has_room = own < EARLY_MAX - self.kept.len();
-        if is_first && has_room && self.kept.iter().all(|kept| kept.id != id) {
+        if is_first && has_room {
             self.kept.push_back(Kept { id, process, packet });
         }
+        true
     }
 
     /// Takes a handshake's segment, if one is kept.

@@ -1,0 +1,43 @@
+//! Processes that have gone, or must go.
+
+use wave_core::clock::Nanos;
+use wave_wires::Wire;
+
+use super::TcpFront;
+use crate::paths::Paths;
+use crate::refusals::What;
+
+impl<W: Wire, D: Paths> TcpFront<W, D> {
+    pub(super) fn turn_out(&mut self, now: Nanos, at: usize, what: What) {
+        if let Some(seated) = self.processes[at].as_ref().filter(|seated| !seated.is_gone) {
+            self.turned_away.turned_out += 1;
+            self.refusals.note(now, seated.process.who(), what);
+            self.lose(at);
+        }
+    }
+
+    /// Handles a process that has gone, or must go.
+    pub(super) fn lose(&mut self, at: usize) {
+        if let Some(seated) = self.processes[at].as_mut().filter(|seated| !seated.is_gone) {
+            seated.go(&mut self.seats);
+            self.stack.leave(at as u16);
+        }
+    }
+
+    pub(super) fn look_for_the_gone(&mut self, now: Nanos) {
+        self.looked = now;
+        for seated in self.processes.iter_mut().flatten() {
+            seated.has_hung_up |= !seated.is_gone && seated.process.has_hung_up();
+        }
+        let stack = &self.stack;
+        self.streams.sweep(|flow| stack.owner(flow).is_none());
+    }
+
+    pub(super) fn look_for_sharers(&mut self) {
+        for at in std::mem::take(&mut self.sharers) {
+            if let Some(Some(seated)) = self.processes.get_mut(usize::from(at)) {
+                seated.has_hung_up |= !seated.is_gone && seated.process.has_hung_up();
+            }
+        }
+    }
+}
