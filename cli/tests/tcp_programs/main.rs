@@ -12,6 +12,7 @@ mod prefork;
 mod replacements;
 mod replica;
 mod sandboxes;
+mod semantics;
 mod sequences;
 mod servers;
 mod sets;

@@ -445,6 +445,7 @@ impl Machine {
             | Event::Listening { .. }
             | Event::NotListening { .. }
             | Event::Known(_)
+            | Event::Located { .. }
             | Event::Lent { .. }
             | Event::Warned { .. } => {
                 return 0;

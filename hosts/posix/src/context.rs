@@ -1,5 +1,6 @@
 //! The sockets and listeners of a context, driven by its events and by the program's calls. Never waits.
 
+mod inquiries;
 mod listening;
 mod reports;
 mod rings;
@@ -12,7 +13,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::time::Instant;
 
 use rustix::io::Errno;
-use wave_tcp::context::{Event, Known, Reason, Request, SocketOptions, Tail};
+use wave_tcp::context::{Event, Reason, Request, SocketOptions, Tail};
 use wave_tcp::datapath::FlowId;
 
 use crate::buddy::Buddy;
@@ -253,6 +254,14 @@ impl<Q: Queues> Context<Q> {
                 }
                 Ok(())
             }
+            Event::Located { socket, local } => {
+                if let Some(socket) =
+                    self.find(socket).filter(|socket| socket.phase == Phase::Connecting)
+                {
+                    socket.local = local;
+                }
+                Ok(())
+            }
             Event::Lent { .. } => {
                 self.lending = self.lending.saturating_sub(1);
                 Ok(())
@@ -448,25 +457,6 @@ impl<Q: Queues> Context<Q> {
             sending.tail = sending.tail.released();
         }
         self.mark(name);
-    }
-
-    /// Asks the agent for a connection's state: [`Context::known`] returns the answer.
-    pub fn inquire(&mut self, name: u32) {
-        let socket = self.socket(name);
-        socket.known = None;
-        if let Some(flow) = socket.flow() {
-            self.outbox.push_back(Request::Inquire { flow });
-        }
-        self.flush();
-    }
-
-    /// The answer to [`Context::inquire`], once it has arrived: `Some(None)` if the connection no longer exists.
-    pub fn known(&mut self, name: u32) -> Option<Option<Known>> {
-        let socket = self.socket(name);
-        match socket.flow() {
-            Some(_) => socket.known.map(Some),
-            None => Some(None),
-        }
     }
 
     /// Tells the agent a socket's options, once the connection is established.

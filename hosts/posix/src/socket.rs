@@ -320,6 +320,11 @@ impl Receiving {
         self.received - self.read
     }
 
+    /// Bytes that the peer may still send, as far as the agent knows.
+    pub fn window(&self) -> u64 {
+        (self.told + u64::from(self.ring.bytes)).saturating_sub(self.received)
+    }
+
     /// Whether the peer's stream ends at `received`.
     pub fn has_end(&self) -> bool {
         self.is_finished
@@ -346,8 +351,7 @@ impl Receiving {
     pub fn advance(&mut self, bytes: u64) -> bool {
         self.read += bytes;
         let quarter = u64::from(self.ring.bytes / 4);
-        let known_free = (self.told + u64::from(self.ring.bytes)).saturating_sub(self.received);
-        let enough = if known_free < quarter { quarter / 4 } else { quarter };
+        let enough = if self.window() < quarter { quarter / 4 } else { quarter };
         !self.is_finished && self.read - self.told >= enough
     }
 }

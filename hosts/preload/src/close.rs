@@ -138,9 +138,33 @@ impl Sockets {
         fds.iter().for_each(|fd| drop(world.recognize(*fd)));
     }
 
+    /// Records O_NONBLOCK and O_ASYNC as the program sets them by F_SETFL.
+    #[cfg_attr(test, allow(dead_code))]
+    pub fn set_flags(&self, fd: c_int, flags: c_int) -> Verdict<()> {
+        self.set(fd, Some(flags & libc::O_NONBLOCK != 0), Some(flags & libc::O_ASYNC != 0))
+    }
+
     /// Records O_NONBLOCK as the program sets it.
     pub fn set_nonblocking(&self, fd: c_int, is_nonblocking: bool) -> Verdict<()> {
+        self.set(fd, Some(is_nonblocking), None)
+    }
+
+    /// Records O_ASYNC as the program sets it.
+    pub fn set_signalling(&self, fd: c_int, is_on: bool) -> Verdict<()> {
+        self.set(fd, None, Some(is_on))
+    }
+
+    fn set(
+        &self,
+        fd: c_int,
+        is_nonblocking: Option<bool>,
+        is_signalling: Option<bool>,
+    ) -> Verdict<()> {
         self.answer(fd, |world, at| {
+            if let Some(is_on) = is_signalling {
+                world.set_signals(at, fd, is_on);
+            }
+            let Some(is_nonblocking) = is_nonblocking else { return Verdict::Kernels };
             let description = world.description(at);
             description.is_nonblocking = is_nonblocking;
             // The placeholder of a shared listener is always nonblocking.

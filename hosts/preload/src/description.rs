@@ -1,5 +1,6 @@
 //! The open file description of one of the agent's sockets: its state, as in Linux, and what calls see of it.
 
+use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -63,6 +64,12 @@ pub struct Description {
     /// TCP_CORK: bytes are held back until it is cleared.
     pub is_corked: bool,
     pub wait_bounds: WaitBounds,
+    /// SO_RCVLOWAT: bytes for which a receiver waits.
+    pub low_water: usize,
+    /// O_ASYNC: the descriptor through which it was set.
+    pub signals: Option<c_int>,
+    /// Number of threads that wait in recv(2) and similar calls.
+    pub receivers: u32,
     /// The state of a listener; `None` for other sockets.
     pub listens: Option<Box<Listens>>,
     /// For [`State::NotOwned`]: what the agent needs to hand the connection over. `is_lost` after a takeover has failed.
@@ -115,6 +122,9 @@ impl Description {
             is_disconnecting: false,
             is_corked: false,
             wait_bounds: WaitBounds::default(),
+            low_water: 1,
+            signals: None,
+            receivers: 0,
             listens: None,
             checkpoint: None,
             is_lost: false,
@@ -167,8 +177,9 @@ pub enum Tcp {
 #[derive(Clone, Copy, Debug)]
 pub struct View {
     pub tcp: Tcp,
-    /// Bytes that can be read.
+    /// Bytes that can be read, and whether they are enough for a receiver to be woken (tcp_epollin_ready).
     pub available: u64,
+    pub is_readable: bool,
     /// Bytes that can be written, and the size of the send ring in bytes.
     pub room: u64,
     pub ring: u64,
@@ -204,7 +215,7 @@ impl View {
             events |= READABLE | EventFlags::RDHUP;
         }
         if self.tcp != Tcp::SynSent {
-            if self.available > 0 {
+            if self.is_readable {
                 events |= READABLE;
             }
             // Linux reports a socket as writable once a third of its buffer is free.

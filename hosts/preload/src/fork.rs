@@ -199,6 +199,7 @@ impl World {
             is_write_shut: parents.is_write_shut,
             is_corked: parents.is_corked,
             wait_bounds: parents.wait_bounds,
+            low_water: parents.low_water,
             listens,
             checkpoint,
             claim: parents.claim.clone(),

@@ -35,6 +35,7 @@ mod options;
 mod passing;
 mod poll;
 mod shared;
+mod signals;
 mod sockets;
 #[allow(unsafe_code, reason = "signals, masks, and descriptors by number")]
 mod sys;

@@ -6,7 +6,7 @@
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -481,6 +481,7 @@ impl World {
             return None;
         };
         let kept = description.listens.as_ref().map(|listens| listens.kept.clone());
+        let low_water = description.low_water;
         let agent = self.agent(incarnation);
         if agent.context.is_dead() || agent.context.acceptable(listener) == 0 {
             return None;
@@ -497,6 +498,10 @@ impl World {
                 let mut description = Description::new(incarnation, family, State::Open(name));
                 description.is_nonblocking = flags & libc::SOCK_NONBLOCK != 0;
                 description.wait_bounds = kept.as_ref().map(Kept::wait_bounds).unwrap_or_default();
+                if low_water != description.low_water {
+                    description.low_water = low_water;
+                    sys::set_low_water(fd.as_fd(), low_water);
+                }
                 let fd = fd.into_raw_fd();
                 let place = self.insert(fd, description);
                 self.agent(incarnation).owners.insert(name, place);
@@ -522,7 +527,7 @@ fn placeholder(family: Family, flags: c_int, kept: Option<&Kept>) -> Result<Owne
     with.set(SocketFlags::CLOEXEC, flags & libc::SOCK_CLOEXEC != 0);
     let fd = socket_with(domain, SocketType::STREAM, with, None)?;
     if let Some(kept) = kept {
-        let fd = std::os::fd::AsFd::as_fd(&fd);
+        let fd = fd.as_fd();
         // A connection that lacks one of its listener's options is better than none.
         let _ = kept.give(fd, family);
     }

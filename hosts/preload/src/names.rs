@@ -15,6 +15,7 @@ use crate::description::{Description, State, Tcp};
 use crate::options::{Kept, WaitBounds};
 use crate::sockets::{Sockets, Verdict};
 use crate::sys;
+use crate::sys::ASYNC;
 use crate::wait::Stop;
 use crate::world::World;
 
@@ -73,6 +74,9 @@ impl Sockets {
     /// connect(2). A host on one of the agent's networks makes the socket ours, unless the socket is bound to another of the machine's
     /// addresses.
     pub fn connect(&self, fd: c_int, address: &[u8]) -> Verdict<()> {
+        if address::is_unspecified(address) {
+            return self.answer(fd, |world, at| world.disconnect(at, fd));
+        }
         match self.begin_connect(fd, address) {
             Verdict::Ours(Ok(())) => {}
             other => return other,
@@ -114,9 +118,6 @@ impl Sockets {
             let view = world.view(at);
             let description = world.description(at);
             let is_nonblocking = description.is_nonblocking;
-            if address::is_unspecified(address) {
-                return Verdict::Ours(world.disconnect(at));
-            }
             return match description.state {
                 State::Listening { .. } => Verdict::Ours(Err(Errno::ISCONN)),
                 State::Idle => match address::decode(address, description.family) {
@@ -160,6 +161,11 @@ impl Sockets {
             let local = match state {
                 State::Listening { is_shared: true, .. } => return Verdict::Kernels,
                 State::Open(name) | State::Over(name) | State::Connecting(name) => {
+                    let context = world.context(incarnation);
+                    if context.located(name).is_none() {
+                        context.locate(name);
+                        world.await_answer(incarnation, |context| context.located(name));
+                    }
                     let socket = world.context(incarnation).socket(name);
                     let (local, remote) = (socket.local, socket.remote.ip());
                     // Accepted by a listener at an unspecified address.
@@ -209,29 +215,8 @@ impl Sockets {
             let description = world.description(at);
             let incarnation = description.incarnation;
             match description.state {
-                State::Listening { listener, is_shared } => {
-                    if reads {
-                        description.state = State::Idle;
-                        description.listens = None;
-                        if let Some(listener) = listener {
-                            let context = world.context(incarnation);
-                            context.unlisten(listener);
-                            context.flush();
-                        }
-                        world.listeners.retain(|listener| *listener != at);
-                        world.tell(at, Source::ANY);
-                        if is_shared {
-                            world.unshare(at, fd);
-                            return Verdict::Kernels;
-                        }
-                    }
-                    Verdict::Ours(Ok(()))
-                }
-                State::Connecting(_) => {
-                    world.forget_connection(at);
-                    world.tell(at, Source::ANY);
-                    Verdict::Ours(Ok(()))
-                }
+                State::Listening { .. } if !reads => Verdict::Ours(Ok(())),
+                State::Listening { .. } | State::Connecting(_) => world.disconnect(at, fd),
                 State::Idle => {
                     description.is_read_shut |= reads;
                     description.is_write_shut |= writes;
@@ -272,7 +257,9 @@ impl World {
         let mut description = Description::new(incarnation, family, State::Idle);
         description.is_nonblocking = flags.contains(OFlags::NONBLOCK);
         description.wait_bounds = WaitBounds::of(sys::fd(fd));
+        description.low_water = sys::low_water(sys::fd(fd));
         let at = self.insert(fd, description);
+        self.set_signals(at, fd, flags.contains(ASYNC));
         self.tell(at, EventFlags::empty());
         self.take_over_interests(at, fd, is_shared);
         self.take_over_duplicates(at, fd, is_shared);
@@ -337,6 +324,8 @@ impl World {
         agent.context.flush();
         let description = self.description(at);
         description.state = State::Connecting(name);
+        // That of an earlier connection (tcp_connect_init).
+        description.error = None;
         description.owes_connect = true;
         let is_nonblocking = description.is_nonblocking;
         self.configure(at, &kept);
@@ -345,14 +334,44 @@ impl World {
         if is_nonblocking { Err(Errno::INPROGRESS) } else { Ok(()) }
     }
 
-    /// connect(2) with AF_UNSPEC.
-    fn disconnect(&mut self, at: usize) -> Result<(), Errno> {
+    /// Ends the connection or the listener, like Linux's tcp_disconnect: connect(2) with AF_UNSPEC, and shutdown(2) of a listener or of a
+    /// socket that is connecting. The socket may connect or listen again; its SO_ERROR says that a connection was given up.
+    fn disconnect(&mut self, at: usize, fd: c_int) -> Verdict<()> {
+        let view = self.view(at);
         let description = self.description(at);
-        match description.state {
-            State::Open(name) => self.abort(at, name),
+        let (incarnation, state) = (description.incarnation, description.state);
+        let mut error = description.error;
+        match state {
+            State::Listening { listener, .. } => {
+                description.listens = None;
+                if let Some(listener) = listener {
+                    let context = self.context(incarnation);
+                    context.unlisten(listener);
+                    context.flush();
+                }
+                self.listeners.retain(|listener| *listener != at);
+            }
+            State::Open(name) => {
+                error = (view.tcp == Tcp::Open).then_some(Errno::CONNRESET).or(error);
+                self.abort(at, name);
+            }
+            State::Connecting(_) => {
+                error = Some(Errno::CONNRESET);
+                self.forget_connection(at);
+            }
             _ => self.forget_connection(at),
         }
-        self.description(at).reset();
-        Ok(())
+        let description = self.description(at);
+        description.reset();
+        description.error = error;
+        self.note_news();
+        self.tell(at, Source::ANY);
+        match state {
+            State::Listening { is_shared: true, .. } => {
+                self.unshare(at, fd);
+                Verdict::Kernels
+            }
+            _ => Verdict::Ours(Ok(())),
+        }
     }
 }

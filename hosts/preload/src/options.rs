@@ -7,6 +7,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use wave_posix::{KeepAlive, Known, Nanos, SocketOptions};
+use wave_readiness::{EventFlags, Source};
 
 use crate::address::Family;
 use crate::description::{State, Tcp};
@@ -236,6 +237,18 @@ impl Sockets {
             {
                 world.push(incarnation, name);
             }
+            Verdict::<()>::Kernels
+        });
+    }
+
+    /// Called after the program has set SO_RCVLOWAT of a placeholder.
+    pub fn low_water_was_set(&self, fd: c_int) {
+        self.answer(fd, |world, at| {
+            world.description(at).low_water = sys::low_water(sys::fd(fd));
+            // What has arrived may be enough now (tcp_set_rcvlowat).
+            let is_readable = world.view(at).is_readable;
+            world.tell(at, if is_readable { Source::DATA } else { EventFlags::empty() });
+            world.note_news();
             Verdict::<()>::Kernels
         });
     }

@@ -8,6 +8,7 @@ use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 
+use rustix::fs::OFlags;
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::net::AddressFamily;
 use rustix::net::sockopt;
@@ -408,12 +409,13 @@ impl World {
             return None;
         }
         let mut description = Description::new(0, family, State::Idle);
-        description.is_nonblocking = rustix::fs::fcntl_getfl(sys::fd(fd))
-            .is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK));
+        let flags = rustix::fs::fcntl_getfl(sys::fd(fd)).unwrap_or(OFlags::empty());
+        description.is_nonblocking = flags.contains(OFlags::NONBLOCK);
         description.reuses_address = sockopt::socket_reuseaddr(sys::fd(fd)).unwrap_or(false);
         description.reuses_port = sockopt::socket_reuseport(sys::fd(fd)).unwrap_or(false);
         description.is_corked = sockopt::tcp_cork(sys::fd(fd)).unwrap_or(false);
         description.wait_bounds = WaitBounds::of(sys::fd(fd));
+        description.low_water = sys::low_water(sys::fd(fd));
         let mut is_listener = false;
         match passed {
             Passed::Bound(own) => description.bound = Some(own),
@@ -437,6 +439,7 @@ impl World {
             Passed::Stream(..) => return None,
         }
         let at = self.insert(fd, description);
+        self.set_signals(at, fd, flags.contains(sys::ASYNC));
         if is_listener {
             self.listeners.push(at);
             self.has_inherited_listeners = true;

@@ -10,6 +10,7 @@ use crate::fork::Inherited;
 use crate::inherited_sets::InheritedSet;
 use crate::lock::{self, Lock};
 use crate::marks::Marks;
+use crate::signals::Signals;
 use crate::world::{ATTACH_PATIENCE, World};
 
 /// Who answers a call.
@@ -31,9 +32,19 @@ const _: () = {
     is_sync::<Sockets>();
 };
 
-/// The locked world. Unlocking it wakes sleeping threads if there is news.
+/// The locked world. Unlocking it wakes sleeping threads if there is news, and sends the signals that are due.
 pub struct Open<'a> {
     world: lock::Guard<'a, World>,
+    /// Dropped after `world`.
+    signals: Signals,
+}
+
+impl<'a> Open<'a> {
+    fn new(world: lock::Guard<'a, World>) -> Open<'a> {
+        let mut open = Open { world, signals: Signals::default() };
+        open.enter_shared();
+        open
+    }
 }
 
 impl Sockets {
@@ -110,14 +121,6 @@ impl Sockets {
     }
 }
 
-impl<'a> Open<'a> {
-    fn new(world: lock::Guard<'a, World>) -> Open<'a> {
-        let mut open = Open { world };
-        open.enter_shared();
-        open
-    }
-}
-
 impl Deref for Open<'_> {
     type Target = World;
 
@@ -136,5 +139,6 @@ impl Drop for Open<'_> {
     fn drop(&mut self) {
         self.world.wake_others();
         self.world.leave_shared();
+        self.signals = self.world.take_signals();
     }
 }

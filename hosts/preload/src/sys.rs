@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, Timespec};
+use rustix::fs::OFlags;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 /// A descriptor that a child of fork(2) has from its parent, whose owner there is never dropped in the child.
@@ -12,6 +13,8 @@ pub fn inherited(fd: c_int) -> OwnedFd {
     // SAFETY: by the contract, nothing else owns the child's copy.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
+
+use crate::signals::Cause;
 
 /// A program's descriptor, by its number.
 pub fn fd(number: c_int) -> BorrowedFd<'static> {
@@ -128,6 +131,82 @@ pub fn raise_sigpipe() {
     unsafe { libc::raise(libc::SIGPIPE) };
 }
 
+/// O_ASYNC, for which rustix has no name.
+pub const ASYNC: OFlags = OFlags::from_bits_retain(libc::O_ASYNC as u32);
+
+/// The kernel's `siginfo_t` of a signal for O_ASYNC.
+#[repr(C)]
+struct SignalInfo {
+    signal: c_int,
+    errno: c_int,
+    code: c_int,
+    _pad: c_int,
+    band: libc::c_long,
+    fd: c_int,
+    _rest: [u8; 100],
+}
+
+const _: () = assert!(size_of::<SignalInfo>() == size_of::<libc::siginfo_t>());
+
+/// Signals the owner of a kernel socket that has O_ASYNC, as the kernel does (send_sigio). `shown` is the descriptor in `si_fd`.
+///
+/// A process may give the kernel's codes (`si_code` > 0) only to signals for itself. A signal to another owner has SI_SIGIO.
+pub fn signal_owner(number: c_int, shown: c_int, cause: Cause) {
+    const GET_OWNER: c_int = 16;
+    const GET_SIGNAL: c_int = 11;
+    const OWNER_THREAD: c_int = 0;
+    const OWNER_GROUP: c_int = 2;
+    const SI_SIGIO: c_int = -5;
+    // A `struct f_owner_ex`.
+    let mut owner: [c_int; 2] = [0; 2];
+    // SAFETY: `owner` is valid for writes of its size.
+    let known = unsafe { libc::syscall(libc::SYS_fcntl, number, GET_OWNER, owner.as_mut_ptr()) };
+    let [kind, id] = owner;
+    if known != 0 || id == 0 {
+        return;
+    }
+    // SAFETY: no memory is involved.
+    let chosen = unsafe { libc::syscall(libc::SYS_fcntl, number, GET_SIGNAL, 0) } as c_int;
+    let own = std::process::id() as c_int;
+    let (signal, own_code) = match chosen {
+        1.. => (chosen, cause as c_int),
+        _ => (libc::SIGIO, libc::SI_KERNEL),
+    };
+    let code = if kind != OWNER_THREAD && id == own { own_code } else { SI_SIGIO };
+    let (band, fd) = if chosen > 0 { (cause.band().bits().into(), shown) } else { (0, 0) };
+    let about = SignalInfo { signal, errno: 0, code, _pad: 0, band, fd, _rest: [0; 100] };
+    let at = &raw const about;
+    // SAFETY: `about` has the layout of a `siginfo_t`.
+    let sent = unsafe {
+        match kind {
+            OWNER_GROUP => libc::syscall(libc::SYS_kill, -id, signal),
+            OWNER_THREAD => libc::syscall(libc::SYS_rt_tgsigqueueinfo, own, id, signal, at),
+            // The kernel compares the calling thread's number, and signals that thread's whole process.
+            _ if id == own => libc::syscall(libc::SYS_rt_sigqueueinfo, libc::gettid(), signal, at),
+            _ => libc::syscall(libc::SYS_rt_sigqueueinfo, id, signal, at),
+        }
+    };
+    if sent != 0 && last_error() == Errno::AGAIN {
+        // The queue of signals is full.
+        // SAFETY: no memory is involved.
+        unsafe { libc::kill(id, libc::SIGIO) };
+    }
+}
+
+/// Runs `call` with all signals blocked in this thread: a thread that it starts gets none.
+pub fn with_signals_blocked<R>(call: impl FnOnce() -> R) -> R {
+    // SAFETY: all zero is a valid `sigset_t`, and both sets are valid for the calls.
+    unsafe {
+        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) =
+            (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        let answer = call();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        answer
+    }
+}
+
 /// Whether every signal handler of the process restarts interrupted calls (SA_RESTART).
 ///
 /// All handlers are checked, because it is unknown which one has just run. The kernel's socket calls return EINTR after a handler
@@ -150,9 +229,35 @@ pub fn calls_restart() -> bool {
 /// TCP_MAXSEG, as the program has set it on an unconnected socket; `u16::MAX` if it is not set, or is set to the kernel's default, 536.
 pub fn mss_max(fd: BorrowedFd<'_>) -> u16 {
     const UNSET: c_int = 536;
-    let mut value: c_int = UNSET;
+    let set = option(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG).filter(|value| *value != UNSET);
+    set.and_then(|value| u16::try_from(value).ok()).unwrap_or(u16::MAX)
+}
+
+/// SO_RCVLOWAT of a kernel socket.
+pub fn low_water(fd: BorrowedFd<'_>) -> usize {
+    let value = option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT);
+    value.and_then(|value| usize::try_from(value).ok()).unwrap_or(1)
+}
+
+/// Sets SO_RCVLOWAT of a kernel socket.
+pub fn set_low_water(fd: BorrowedFd<'_>, bytes: usize) {
+    let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+    set_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes);
+}
+
+/// Sets TCP_MAXSEG of a kernel socket.
+#[cfg(test)]
+pub fn set_mss_max(number: c_int, bytes: c_int) {
+    assert!(
+        set_option(fd(number), libc::IPPROTO_TCP, libc::TCP_MAXSEG, bytes),
+        "{number} is not a TCP socket"
+    );
+}
+
+/// A kernel socket's option that is a number.
+fn option(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> Option<c_int> {
+    let mut value: c_int = 0;
     let mut length = size_of::<c_int>() as libc::socklen_t;
-    let (level, name) = (libc::IPPROTO_TCP, libc::TCP_MAXSEG);
     // SAFETY: `value` is valid for writes of `length` bytes, and `length` for reads and writes.
     let done = unsafe {
         libc::syscall(
@@ -164,22 +269,37 @@ pub fn mss_max(fd: BorrowedFd<'_>) -> u16 {
             &raw mut length,
         )
     };
-    match u16::try_from(value) {
-        Ok(bytes) if done == 0 && value != UNSET => bytes,
-        _ => u16::MAX,
+    (done == 0).then_some(value)
+}
+
+/// Sets a kernel socket's option that is a number. Returns whether the kernel has accepted it.
+fn set_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -> bool {
+    let length = size_of::<c_int>();
+    // SAFETY: `value` is valid for reads of `length` bytes.
+    unsafe {
+        let at = &raw const value;
+        libc::syscall(libc::SYS_setsockopt, fd.as_raw_fd(), level, name, at, length) == 0
     }
 }
 
-/// Sets TCP_MAXSEG of a kernel socket.
+/// connect(2) of a kernel socket with AF_UNSPEC.
 #[cfg(test)]
-pub fn set_mss_max(number: c_int, bytes: c_int) {
-    let (level, name) = (libc::IPPROTO_TCP, libc::TCP_MAXSEG);
-    let length = size_of::<c_int>();
-    // SAFETY: `bytes` is valid for reads of `length` bytes.
-    let done = unsafe {
-        libc::syscall(libc::SYS_setsockopt, number, level, name, &raw const bytes, length)
-    };
-    assert_eq!(done, 0, "{number} is not a TCP socket");
+pub fn disconnect(number: c_int) -> Result<(), Errno> {
+    let name = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
+    let bytes = size_of::<libc::sockaddr>() as libc::socklen_t;
+    // SAFETY: `name` is valid for reads of `bytes` bytes.
+    match unsafe { libc::connect(number, &raw const name, bytes) } {
+        0 => Ok(()),
+        _ => Err(last_error()),
+    }
+}
+
+/// recv(2) of a kernel socket with MSG_TRUNC, without memory for the bytes.
+#[cfg(test)]
+pub fn discard(number: c_int, bytes: usize, flags: c_int) -> Result<usize, Errno> {
+    // SAFETY: with MSG_TRUNC, nothing is written to the pointer (tcp(7)).
+    let count = unsafe { libc::recv(number, std::ptr::null_mut(), bytes, flags | libc::MSG_TRUNC) };
+    usize::try_from(count).map_err(|_| last_error())
 }
 
 /// A set of signals in the kernel's layout.

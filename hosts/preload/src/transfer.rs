@@ -21,9 +21,8 @@ const FILE_BYTES: usize = 64 << 10;
 /// A recv(2) in progress.
 struct Receive<'a, 'b> {
     into: &'a mut [IoSliceMut<'b>],
-    /// Bytes requested, and bytes that must have arrived before the call returns.
+    /// Bytes requested.
     bytes: usize,
-    target: usize,
     copied: usize,
     flags: c_int,
 }
@@ -40,14 +39,28 @@ struct Send<'a, 'b> {
 impl Sockets {
     /// recvmsg(2) without an address. MSG_PEEK leaves the bytes; MSG_TRUNC discards them, and does not write to `into`.
     pub fn receive(&self, fd: c_int, into: &mut [IoSliceMut<'_>], flags: c_int) -> Verdict<usize> {
+        let bytes = into.iter().map(|part| part.len()).sum();
+        self.receive_up_to(fd, bytes, into, flags)
+    }
+
+    /// recvmsg(2) with MSG_TRUNC of up to `bytes` bytes, which need no memory.
+    pub fn discard(&self, fd: c_int, bytes: usize, flags: c_int) -> Verdict<usize> {
+        self.receive_up_to(fd, bytes, &mut [], flags | libc::MSG_TRUNC)
+    }
+
+    fn receive_up_to(
+        &self,
+        fd: c_int,
+        bytes: usize,
+        into: &mut [IoSliceMut<'_>],
+        flags: c_int,
+    ) -> Verdict<usize> {
         if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
             // Urgent bytes stay in the stream, and the error queue is always empty.
             let errno = if flags & libc::MSG_OOB != 0 { Errno::INVAL } else { Errno::AGAIN };
             return self.answer(fd, |_, _| Verdict::Ours(Err(errno)));
         }
-        let bytes: usize = into.iter().map(|part| part.len()).sum();
-        let target = if flags & libc::MSG_WAITALL != 0 { bytes } else { bytes.min(1) }.max(1);
-        let mut receive = Receive { into, bytes, target, copied: 0, flags };
+        let mut receive = Receive { into, bytes, copied: 0, flags };
         let never_waits = flags & libc::MSG_DONTWAIT != 0;
         self.call(
             fd,
@@ -162,6 +175,12 @@ impl Sockets {
 }
 
 impl Receive<'_, '_> {
+    /// Bytes that must have arrived before a call that may wait returns (sock_rcvlowat).
+    fn target(&self, low_water: usize) -> usize {
+        let is_all = self.flags & libc::MSG_WAITALL != 0;
+        if is_all { self.bytes } else { self.bytes.min(low_water) }.max(1)
+    }
+
     fn step(
         &mut self,
         world: &mut World,
@@ -174,6 +193,7 @@ impl Receive<'_, '_> {
         }
         let description = world.description(at);
         let (incarnation, name) = (description.incarnation, description.name());
+        let target = self.target(description.low_water);
         let is_peek = self.flags & libc::MSG_PEEK != 0;
         let is_copied = self.flags & libc::MSG_TRUNC == 0;
         let skip = if is_peek { self.copied as u64 } else { 0 };
@@ -205,7 +225,7 @@ impl Receive<'_, '_> {
                 }
             }
             self.copied += bytes as usize;
-            if self.copied >= self.target || self.bytes == 0 {
+            if self.copied >= target || self.bytes == 0 {
                 return Some(Ok(self.copied));
             }
         }

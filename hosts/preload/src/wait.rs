@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::Timeout;
 use wave_readiness::Waiter;
 
+use crate::description::Tcp;
 use crate::lock::Waiting;
 use crate::sockets::{Open, Sockets, Verdict};
 use crate::sys::{self, SignalMask};
@@ -224,6 +225,8 @@ impl Sockets {
         // The call continues even if the descriptor is closed meanwhile.
         world.description(at).handles += 1;
         world.description(at).callers += 1;
+        let receivers = u32::from(timeout == Timeout::Recv && world.view(at).tcp != Tcp::Listen);
+        world.description(at).receivers += receivers;
         let answer = loop {
             let mut polled: Vec<libc::pollfd> = kernel(&mut world, at)
                 .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
@@ -250,6 +253,7 @@ impl Sockets {
                 _ => {}
             }
         };
+        world.description(at).receivers -= receivers;
         world.settle(at);
         world.description(at).callers -= 1;
         world.release(at);

@@ -21,6 +21,7 @@ use crate::inherited_sets::{InheritedSet, Unclaimed};
 use crate::marks::Marks;
 use crate::messages::say;
 use crate::poll::{EarlyInterest, Set};
+use crate::signals::Signals;
 use crate::sys;
 
 /// Longest sleep before a check whether the agents are still alive. A hang-up wakes at once.
@@ -83,6 +84,11 @@ pub struct World {
     pub forks: u64,
     /// Closed sockets of which another process may have a copy.
     pub deferred_closes: DeferredCloses,
+    /// Signals to send once the lock is released.
+    pub signals: Signals,
+    /// A socket may need the thread that looks for events ([`crate::signals`]); the thread runs.
+    pub wants_watcher: bool,
+    pub has_watcher: bool,
 }
 
 impl World {
@@ -117,6 +123,9 @@ impl World {
             family_secret: None,
             forks: 0,
             deferred_closes: DeferredCloses::default(),
+            signals: Signals::default(),
+            wants_watcher: false,
+            has_watcher: false,
         }
     }
 
@@ -487,18 +496,25 @@ impl World {
         let description = self.description(at);
         let state = Some((view.tcp, view.is_done, view.has_error));
         let told = std::mem::replace(&mut description.told, Told { arrived: view.arrived, state });
-        if view.arrived > told.arrived {
+        // tcp_data_ready, and a listener's sk_data_ready.
+        let is_enough = view.is_readable || view.is_done || view.tcp == Tcp::Listen;
+        let has_input = view.arrived > told.arrived && is_enough;
+        if has_input {
             edge |= EventFlags::IN | EventFlags::RDNORM;
         }
         if told.state.is_some_and(|before| Some(before) != state) {
             edge |= Source::ANY;
         }
         // Room wakes only waiters that had found no room (SOCK_NOSPACE).
-        if events.difference(description.source.bits()).contains(EventFlags::OUT) {
+        let has_room = events.difference(description.source.bits()).contains(EventFlags::OUT);
+        if has_room {
             edge |= EventFlags::OUT | EventFlags::WRNORM;
         }
         if !edge.is_empty() || events != description.source.bits() {
             description.source.changed(events, edge);
+            if description.signals.is_some() {
+                self.note_signals(at, &told, &view, has_input, has_room);
+            }
         }
     }
 
@@ -543,6 +559,7 @@ impl World {
         let mut view = View {
             tcp: Tcp::Closed,
             available: 0,
+            is_readable: false,
             room: 0,
             ring: 0,
             is_done: false,
@@ -577,7 +594,12 @@ impl World {
                 view.room = socket.sending.room();
                 view.ring = socket.sending.ring.bytes.into();
                 let is_sent = socket.sending.unacknowledged() == 0;
+                let window = socket.receiving.window();
+                let mss = socket.mss;
                 let description = self.description(at);
+                // Below the low-water mark as well if the peer can hardly send more.
+                let is_enough = view.available >= description.low_water as u64;
+                view.is_readable = view.available > 0 && (is_enough || window <= mss.into());
                 match (state, phase) {
                     (State::Over(_), _) => {}
                     (_, Phase::Ended) => {

@@ -298,6 +298,12 @@ pub enum Request {
         /// The connection.
         flow: FlowId,
     },
+    /// Ask for the local address of a connection that is not established yet: [`Event::Located`] answers, unless the connection
+    /// was established or has failed meanwhile.
+    Locate {
+        /// The host's name for the connection.
+        socket: u32,
+    },
     /// The program has accepted a connection. Until then, the connection goes to another listener that shares the port if its
     /// listener closes or is shared, or if the process ends. It is reset if there is no other.
     Accept {
@@ -424,6 +430,13 @@ pub enum Event {
     Progress(Progress),
     /// The answer to a [`Request::Inquire`].
     Known(Known),
+    /// The answer to a [`Request::Locate`].
+    Located {
+        /// The host's name for the connection.
+        socket: u32,
+        /// The local address and port.
+        local: SocketAddr,
+    },
     /// The answer to a [`Request::Lend`], whether or not the connection exists.
     Lent {
         /// The connection.

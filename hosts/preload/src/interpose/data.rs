@@ -33,8 +33,25 @@ fn send_all(fd: c_int, from: &[IoSlice<'_>], flags: c_int) -> Option<ssize_t> {
     }
 }
 
+/// recv(2) with MSG_TRUNC: no memory is needed for the bytes.
+fn discard(fd: c_int, count: size_t, flags: c_int) -> Option<ssize_t> {
+    match sockets()?.discard(fd, count, flags) {
+        Verdict::Ours(discarded) => Some(size(discarded)),
+        Verdict::Kernels => None,
+    }
+}
+
+/// recv(2) to a null pointer: fails with EFAULT once there are bytes, and leaves them.
+fn receive_nowhere(fd: c_int, flags: c_int) -> Option<ssize_t> {
+    let flags = flags & !libc::MSG_WAITALL | libc::MSG_PEEK;
+    Some(match discard(fd, 1, flags)? {
+        1.. => fail(Errno::FAULT) as ssize_t,
+        other => other,
+    })
+}
+
 /// # Safety
-/// recv(2)'s: `into` is valid for writes of `count` bytes.
+/// recv(2)'s: `into` is valid for writes of `count` bytes, or null.
 unsafe fn receive_one(
     fd: c_int,
     into: *mut c_void,
@@ -44,18 +61,29 @@ unsafe fn receive_one(
     if !is_ours(fd) {
         return None;
     }
+    if flags & libc::MSG_TRUNC != 0 {
+        return discard(fd, count, flags);
+    }
+    if into.is_null() && count > 0 {
+        return receive_nowhere(fd, flags);
+    }
     // SAFETY: by the contract.
     receive_all(fd, &mut [IoSliceMut::new(unsafe { bytes_mut(into, count) })], flags)
 }
 
 /// # Safety
-/// send(2)'s: `from` is valid for reads of `count` bytes.
+/// send(2)'s: `from` is valid for reads of `count` bytes, or null.
 unsafe fn send_one(fd: c_int, from: *const c_void, count: size_t, flags: c_int) -> Option<ssize_t> {
     if !is_ours(fd) {
         return None;
     }
     // SAFETY: by the contract.
-    send_all(fd, &[IoSlice::new(unsafe { bytes(from, count) })], flags)
+    let sent = send_all(fd, &[IoSlice::new(unsafe { bytes(from, count) })], flags);
+    match sent {
+        // The socket would have taken the bytes.
+        Some(0) if from.is_null() && count > 0 => Some(fail(Errno::FAULT) as ssize_t),
+        sent => sent,
+    }
 }
 
 /// The entries of a readv(2).
@@ -68,6 +96,11 @@ unsafe fn vector<'a>(parts: *const iovec, count: usize) -> &'a [iovec] {
     }
     // SAFETY: by the contract.
     unsafe { std::slice::from_raw_parts(parts, count) }
+}
+
+/// Bytes of a vector.
+fn total(parts: &[iovec]) -> usize {
+    parts.iter().fold(0, |all: usize, part| all.saturating_add(part.iov_len))
 }
 
 /// # Safety
@@ -86,6 +119,9 @@ unsafe fn receive_parts(
     }
     // SAFETY: by the contract.
     let parts = unsafe { vector(parts, count) };
+    if flags & libc::MSG_TRUNC != 0 {
+        return discard(fd, total(parts), flags);
+    }
     let mut slices: Vec<IoSliceMut<'_>> = parts
         .iter()
         // SAFETY: by the contract.
@@ -135,7 +171,10 @@ unsafe fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> Opti
     // SAFETY: by the contract.
     let received = unsafe { receive_parts(fd, message.msg_iov, message.msg_iovlen, flags) }?;
     if received >= 0 {
-        message.msg_namelen = 0;
+        if !message.msg_name.is_null() {
+            // On a connection, no source address is returned.
+            message.msg_namelen = 0;
+        }
         message.msg_controllen = 0;
         message.msg_flags = 0;
     }
@@ -289,10 +328,17 @@ unsafe extern "C" fn recvmmsg(
         }
         return received;
     }
+    // SAFETY: recvmmsg(2)'s contract: null or valid.
+    let mut timeout = unsafe { timeout.as_mut() };
+    let start = std::time::Instant::now();
+    let total = timeout.as_deref().map(|time| {
+        std::time::Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.max(0) as u32)
+    });
     let mut taken = 0;
     while taken < count {
-        // Only the first message may wait, as with MSG_WAITFORONE: a stream has no messages to wait for.
-        let flags = if taken == 0 { flags } else { flags | libc::MSG_DONTWAIT };
+        // With MSG_WAITFORONE only the first message may wait.
+        let waits = taken == 0 || flags & libc::MSG_WAITFORONE == 0;
+        let flags = if waits { flags } else { flags | libc::MSG_DONTWAIT };
         // SAFETY: recvmmsg(2)'s contract.
         let message = unsafe { &mut *messages.add(taken as usize) };
         // SAFETY: as above.
@@ -302,8 +348,13 @@ unsafe extern "C" fn recvmmsg(
         }
         message.msg_len = received as c_uint;
         taken += 1;
-        if received == 0 {
-            break;
+        // As in the kernel, the time is checked after each message only.
+        if let (Some(time), Some(total)) = (timeout.as_deref_mut(), total) {
+            let left = total.saturating_sub(start.elapsed());
+            (time.tv_sec, time.tv_nsec) = (left.as_secs() as i64, left.subsec_nanos().into());
+            if left.is_zero() {
+                break;
+            }
         }
     }
     taken as c_int
@@ -420,6 +471,11 @@ unsafe extern "C" fn sendmmsg(
         }
         message.msg_len = sent as c_uint;
         taken += 1;
+        // SAFETY: as above.
+        let parts = unsafe { vector(message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) };
+        if (sent as usize) < total(parts) {
+            break;
+        }
     }
     taken as c_int
 }

@@ -158,11 +158,15 @@ fn control(
         }
         libc::F_SETFL => {
             let flags = argument as usize as c_int;
-            match sockets.set_nonblocking(fd, flags & libc::O_NONBLOCK != 0) {
+            let set = match sockets.set_flags(fd, flags) {
                 // The placeholder of a shared listener stays nonblocking.
                 Verdict::Ours(_) => call((flags | libc::O_NONBLOCK) as usize as *mut c_void),
                 Verdict::Kernels => call(argument),
+            };
+            if flags & libc::O_ASYNC != 0 {
+                sockets.watch();
             }
+            set
         }
         _ => call(argument),
     }
@@ -200,6 +204,11 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -
             if let Verdict::Ours(set) = sockets.set_nonblocking(fd, is_nonblocking) {
                 return super::done(set);
             }
+        } else if request == libc::FIOASYNC && !argument.is_null() {
+            // SAFETY: FIOASYNC takes a pointer to an `int`.
+            let is_on = unsafe { *argument.cast::<c_int>() } != 0;
+            let _ = sockets.set_signalling(fd, is_on);
+            sockets.watch();
         } else if let Verdict::Ours(answer) = sockets.inquire(fd, request) {
             return match answer {
                 // SAFETY: these requests take a pointer to an `int`.

@@ -154,6 +154,7 @@ extern "C" fn begin() {
         && let Some(sockets) = sockets_or_new()
     {
         sockets.got(&found, true);
+        sockets.watch();
     }
 }
 

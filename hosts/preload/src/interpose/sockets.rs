@@ -19,6 +19,7 @@ unsafe extern "C" fn bind(fd: c_int, address: *const c_void, length: Length) -> 
         // SAFETY: bind(2)'s contract.
         let address = unsafe { bytes(address, length as usize) };
         if let Verdict::Ours(bound) = sockets.bind(fd, address) {
+            sockets.watch();
             return done(bound);
         }
     }
@@ -33,6 +34,7 @@ unsafe extern "C" fn connect(fd: c_int, address: *const c_void, length: Length) 
         // SAFETY: connect(2)'s contract.
         let name = unsafe { bytes(address, length as usize) };
         if let Verdict::Ours(connected) = sockets.connect(fd, name) {
+            sockets.watch();
             return done(connected);
         }
     }
@@ -45,6 +47,7 @@ extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
         && fd >= 0
         && let Verdict::Ours(listening) = sockets.listen(fd, backlog)
     {
+        sockets.watch();
         return done(listening);
     }
     next!(listen(fd => c_int, backlog => c_int) -> c_int)
@@ -203,6 +206,7 @@ unsafe extern "C" fn setsockopt(
     {
         match (level, name) {
             (libc::IPPROTO_TCP, libc::TCP_CORK) => sockets.cork_was_set(fd),
+            (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => sockets.low_water_was_set(fd),
             _ => sockets.option_was_set(fd),
         }
     }

@@ -28,14 +28,14 @@ fn socket() -> c_int {
     socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap().into_raw_fd()
 }
 
-fn ours<T>(verdict: Verdict<T>) -> Result<T, Errno> {
+pub(super) fn ours<T>(verdict: Verdict<T>) -> Result<T, Errno> {
     match verdict {
         Verdict::Ours(answer) => answer,
         Verdict::Kernels => panic!("the call was left to the kernel"),
     }
 }
 
-fn listener(sockets: &Sockets, end: usize) -> c_int {
+pub(super) fn listener(sockets: &Sockets, end: usize) -> c_int {
     let fd = socket();
     let own = SocketAddr::new(IpAddr::V4(ADDRESSES[end]), PORT);
     ours(sockets.bind(fd, encode(own, Family::V4).bytes())).unwrap();
@@ -44,26 +44,31 @@ fn listener(sockets: &Sockets, end: usize) -> c_int {
 }
 
 /// Connects to the other end's listener.
-fn connect(sockets: &Sockets, end: usize) -> c_int {
+pub(super) fn connect(sockets: &Sockets, end: usize) -> c_int {
     let fd = socket();
     let remote = SocketAddr::new(IpAddr::V4(ADDRESSES[1 - end]), PORT);
     ours(sockets.connect(fd, encode(remote, Family::V4).bytes())).unwrap();
     fd
 }
 
-fn accept(sockets: &Sockets, listener: c_int) -> c_int {
+pub(super) fn accept(sockets: &Sockets, listener: c_int) -> c_int {
     ours(sockets.accept(listener, libc::SOCK_CLOEXEC)).unwrap().fd
 }
 
-fn send(sockets: &Sockets, fd: c_int, bytes: &[u8]) -> Result<usize, Errno> {
+pub(super) fn send(sockets: &Sockets, fd: c_int, bytes: &[u8]) -> Result<usize, Errno> {
     ours(sockets.send(fd, &[IoSlice::new(bytes)], 0))
 }
 
-fn receive(sockets: &Sockets, fd: c_int, into: &mut [u8], flags: c_int) -> Result<usize, Errno> {
+pub(super) fn receive(
+    sockets: &Sockets,
+    fd: c_int,
+    into: &mut [u8],
+    flags: c_int,
+) -> Result<usize, Errno> {
     ours(sockets.receive(fd, &mut [IoSliceMut::new(into)], flags))
 }
 
-fn close(sockets: &Sockets, fds: &[c_int]) {
+pub(super) fn close(sockets: &Sockets, fds: &[c_int]) {
     for fd in fds {
         sockets.close(*fd).unwrap();
         sys::close(*fd);

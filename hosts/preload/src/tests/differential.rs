@@ -46,10 +46,12 @@ enum Call {
     Bind { socket: usize, at_port: bool },
     Listen { socket: usize, backlog: c_int },
     Connect { socket: usize, is_open: bool },
+    Disconnect { socket: usize },
     Accept { socket: usize },
     Send { socket: usize, bytes: usize, flags: c_int },
     Write { socket: usize, parts: [usize; 3] },
     Receive { socket: usize, bytes: usize, flags: c_int },
+    Discard { socket: usize, bytes: usize, flags: c_int },
     Read { socket: usize, parts: [usize; 2] },
     SendFile { socket: usize, bytes: usize },
     Shutdown { socket: usize, how: c_int },
@@ -60,6 +62,7 @@ enum Call {
     Linger { socket: usize, is_on: bool },
     NoDelay { socket: usize, is_on: bool },
     KeepAlive { socket: usize, is_on: bool },
+    LowWater { socket: usize, bytes: usize },
     Listens { socket: usize },
 }
 
@@ -187,6 +190,12 @@ impl<'a> Stack<'a> {
                 let ours = self.ours(socket).map(|ours| ours.connect(socket.fd, encoded.bytes()));
                 done(either(ours, || net::connect(sys::fd(socket.fd), &address)))
             }
+            Call::Disconnect { socket } => {
+                let socket = find(socket);
+                let unspecified = [0; 16];
+                let ours = self.ours(socket).map(|ours| ours.connect(socket.fd, &unspecified));
+                done(either(ours, || sys::disconnect(socket.fd)))
+            }
             Call::Accept { socket } => {
                 let listener = find(socket);
                 let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
@@ -242,6 +251,11 @@ impl<'a> Stack<'a> {
                     }
                 };
                 Ok((count, into))
+            }
+            Call::Discard { socket, bytes, flags } => {
+                let socket = find(socket);
+                let ours = self.ours(socket).map(|ours| ours.discard(socket.fd, bytes, flags));
+                number(either(ours, || sys::discard(socket.fd, bytes, flags)))
             }
             Call::Read { socket, parts } => {
                 let socket = find(socket);
@@ -352,6 +366,14 @@ impl<'a> Stack<'a> {
                 let socket = find(socket);
                 self.set(socket, |fd| sockopt::set_socket_keepalive(fd, is_on))?;
                 Ok((sockopt::socket_keepalive(sys::fd(socket.fd))?.into(), Vec::new()))
+            }
+            Call::LowWater { socket, bytes } => {
+                let socket = find(socket);
+                sys::set_low_water(sys::fd(socket.fd), bytes);
+                if let Some(ours) = self.ours(socket) {
+                    ours.low_water_was_set(socket.fd);
+                }
+                Ok((sys::low_water(sys::fd(socket.fd)), Vec::new()))
             }
             Call::Listens { socket } => {
                 let socket = find(socket);
@@ -481,6 +503,9 @@ fn draw(random: &mut Pcg32, list: &[Option<Socket>]) -> Call {
         55 if list[socket].is_some_and(|socket| socket.is_fresh && !socket.is_shut) => {
             Call::Bind { socket, at_port: false }
         }
+        56 => Call::LowWater { socket, bytes: small },
+        57 => Call::Discard { socket, bytes: small, flags: receives },
+        58 if random.random_ratio(1, 4) => Call::Disconnect { socket },
         _ => Call::Receive { socket, bytes: small, flags: 0 },
     }
 }
@@ -509,10 +534,12 @@ fn is_named(call: &Call) -> Option<usize> {
         Call::Bind { socket, .. }
         | Call::Listen { socket, .. }
         | Call::Connect { socket, .. }
+        | Call::Disconnect { socket }
         | Call::Accept { socket }
         | Call::Send { socket, .. }
         | Call::Write { socket, .. }
         | Call::Receive { socket, .. }
+        | Call::Discard { socket, .. }
         | Call::Read { socket, .. }
         | Call::SendFile { socket, .. }
         | Call::Shutdown { socket, .. }
@@ -523,6 +550,7 @@ fn is_named(call: &Call) -> Option<usize> {
         | Call::Linger { socket, .. }
         | Call::NoDelay { socket, .. }
         | Call::KeepAlive { socket, .. }
+        | Call::LowWater { socket, .. }
         | Call::Listens { socket } => Some(socket),
     }
 }

@@ -40,6 +40,7 @@ const INQUIRE: u16 = 15;
 const LIMIT_SEGMENTS: u16 = 16;
 const REPORT: u16 = 17;
 const PLACEHOLDERS: u16 = 18;
+const LOCATE: u16 = 19;
 
 const PROGRESS: u16 = 1;
 const LISTENING: u16 = 2;
@@ -55,6 +56,7 @@ const LENT: u16 = 11;
 const TAKEN: u16 = 12;
 const DEMOTED: u16 = 13;
 const DOOR: u16 = 14;
+const LOCATED: u16 = 15;
 
 const FINISHED: u8 = 1;
 const EAGER: u8 = 2;
@@ -114,6 +116,7 @@ impl Request {
             Request::Placeholders => (tag(PLACEHOLDERS), [0; 6]),
             Request::Inquire { flow } => (tag(INQUIRE), [flow.to_word(), 0, 0, 0, 0, 0]),
             Request::Accept { flow } => (tag(ACCEPT), [flow.to_word(), 0, 0, 0, 0, 0]),
+            Request::Locate { socket } => (tag(LOCATE), [pair(socket, 0), 0, 0, 0, 0, 0]),
             Request::Cancel { socket } => (tag(CANCEL), [pair(socket, 0), 0, 0, 0, 0, 0]),
             Request::Close { flow } => (tag(CLOSE), [flow.to_word(), 0, 0, 0, 0, 0]),
             Request::Abort { flow } => (tag(ABORT), [flow.to_word(), 0, 0, 0, 0, 0]),
@@ -196,6 +199,7 @@ impl Request {
             PLACEHOLDERS => Request::Placeholders,
             INQUIRE => Request::Inquire { flow },
             ACCEPT => Request::Accept { flow },
+            LOCATE => Request::Locate { socket: left },
             LEND => Request::Lend { flow, secret: u128::from(a) << 64 | u128::from(b) },
             CANCEL => Request::Cancel { socket: left },
             CLOSE => Request::Close { flow },
@@ -234,6 +238,10 @@ impl Event {
                 (tag(KNOWN), [first, times, pair(mss, unacknowledged), windows, 0, 0])
             }
             Event::Lent { flow } => (tag(LENT), [flow.to_word(), 0, 0, 0, 0, 0]),
+            Event::Located { socket, local } => {
+                let [high, low] = address_words(local.ip());
+                (tag(LOCATED), [pair(socket, local.port().into()), high, low, 0, 0, 0])
+            }
             Event::Listening { listener, local } => {
                 let [high, low] = address_words(local.ip());
                 (tag(LISTENING), [pair(listener, local.port().into()), high, low, 0, 0, 0])
@@ -297,6 +305,9 @@ impl Event {
                 threshold: (c >> 32) as u32,
             }),
             LENT => Event::Lent { flow: FlowId::from_word(first) },
+            LOCATED => {
+                Event::Located { socket: left, local: SocketAddr::new(address(a, b), right as u16) }
+            }
             LISTENING => Event::Listening {
                 listener: left,
                 local: SocketAddr::new(address(a, b), right as u16),
@@ -379,7 +390,7 @@ mod tests {
     #[test]
     fn requests_and_events_survive_encoding_and_decoding() {
         let mut random = rand_pcg::Pcg64Mcg::seed_from_u64(1);
-        for kind in 0..20 {
+        for kind in 0..21 {
             let mut survived = [0, 0];
             for round in 0..1_000 {
                 let mut words = [0; 6].map(|_: u64| random.next_u64());
@@ -400,7 +411,7 @@ mod tests {
                     survived[1] += 1;
                 }
             }
-            let known = [MOVED..=PLACEHOLDERS, PROGRESS..=DOOR].map(|kinds| kinds.contains(&kind));
+            let known = [MOVED..=LOCATE, PROGRESS..=LOCATED].map(|kinds| kinds.contains(&kind));
             assert_eq!(survived.map(|count| count > 100), known, "kind {kind}: {survived:?}");
         }
     }

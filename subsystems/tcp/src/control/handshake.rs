@@ -208,14 +208,26 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     pub(super) fn cancel(&mut self, from: ContextId, name: u32) {
+        if let Some((id, _)) = self.requested(from, name) {
+            self.drop_handshake(id);
+            self.tell(from, Event::Closed { socket: name });
+        }
+    }
+
+    /// Tells a process the local address of a connection that it has requested.
+    pub(super) fn locate(&mut self, from: ContextId, name: u32) {
+        if let Some((_, tuple)) = self.requested(from, name) {
+            self.tell(from, Event::Located { socket: name, local: tuple.local });
+        }
+    }
+
+    /// The handshake of a connection that a process has requested under this name.
+    fn requested(&self, from: ContextId, name: u32) -> Option<(FlowId, Tuple)> {
         let found = self.handshakes.iter().find(|(_, _, handshake)| {
             matches!(handshake.whom, For::Host { context, slot }
                 if context.process == from.process && slot.socket == name)
         });
-        if let Some((id, _, _)) = found {
-            self.drop_handshake(id);
-            self.tell(from, Event::Closed { socket: name });
-        }
+        found.map(|(id, tuple, _)| (id, tuple))
     }
 
     pub(super) fn drop_handshake(&mut self, id: FlowId) {

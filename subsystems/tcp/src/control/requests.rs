@@ -93,6 +93,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 }
             }
             Request::Inquire { flow } => self.inquire(from, flow),
+            Request::Locate { socket } => self.locate(from, socket),
             Request::Accept { flow } => self.accept(from, flow),
             Request::Cancel { socket } => self.cancel(from, socket),
             Request::Close { flow } => self.close(now, from, flow),

@@ -381,6 +381,7 @@ impl<R: Recovery> Machine<R> {
             | Event::Listening { .. }
             | Event::NotListening { .. }
             | Event::Known(_)
+            | Event::Located { .. }
             | Event::Lent { .. }
             | Event::Warned { .. } => {}
         }
