@@ -25,6 +25,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use wave_core::link::{Home, LINE_BYTES, LINE_WORDS};
 
 /// `f_type` of a file system that lives in memory and whose holes fill on touch (see statfs(2)).
@@ -335,10 +337,43 @@ impl SharedMap {
         SharedMap::with_flags(fd, 0, bytes, 0)
     }
 
+    /// As [`SharedMap::sparse`], after mlockall(2) with MCL_FUTURE, which makes all pages of new mappings resident.
+    pub(crate) fn sparse_unlocked(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<SharedMap> {
+        let map = SharedMap::mapped(fd, 0, bytes, libc::PROT_NONE, 0)?;
+        map.set_accessible(true);
+        Ok(map)
+    }
+
+    /// Makes the mapping inaccessible: a use of its bytes faults, and no page becomes resident. Or accessible again, and not locked.
+    pub(crate) fn set_accessible(&self, is_accessible: bool) {
+        let at = self.base.as_ptr().cast();
+        // SAFETY: this is the whole mapping, whose contents stay.
+        let done = unsafe {
+            match is_accessible {
+                false => libc::mprotect(at, self.bytes, libc::PROT_NONE),
+                true => {
+                    libc::munlock(at, self.bytes);
+                    libc::mprotect(at, self.bytes, libc::PROT_READ | libc::PROT_WRITE)
+                }
+            }
+        };
+        assert_eq!(done, 0, "a whole mapping can change its access");
+    }
+
     fn with_flags(
         fd: BorrowedFd<'_>,
         offset: u64,
         bytes: usize,
+        flags: libc::c_int,
+    ) -> io::Result<SharedMap> {
+        SharedMap::mapped(fd, offset, bytes, libc::PROT_READ | libc::PROT_WRITE, flags)
+    }
+
+    fn mapped(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        bytes: usize,
+        access: libc::c_int,
         flags: libc::c_int,
     ) -> io::Result<SharedMap> {
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no existing object.
@@ -346,7 +381,7 @@ impl SharedMap {
             libc::mmap(
                 std::ptr::null_mut(),
                 bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
+                access,
                 libc::MAP_SHARED | flags,
                 fd.as_raw_fd(),
                 offset as libc::off_t,
@@ -444,6 +479,10 @@ pub(crate) fn memory_to_lend(name: &str, bytes: u64) -> io::Result<OwnedFd> {
 
 fn memory_with(name: &str, bytes: u64, seals: i32) -> io::Result<OwnedFd> {
     let name = CString::new(name)?;
+    // Otherwise the kernel would send SIGXFSZ as well.
+    if getrlimit(Resource::Fsize).current.is_some_and(|most| bytes > most) {
+        return Err(Errno::FBIG.into());
+    }
     // SAFETY: `name` is a valid C string for the duration of the call.
     let raw =
         unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };

@@ -57,7 +57,9 @@ impl Payload {
             return Err(MapError::Empty.into());
         }
         let fd = memory_to_lend(name, bytes)?;
-        let payload = Payload::map(fd.as_fd(), bytes)?;
+        let map =
+            if are_new_pages_locked() { SharedMap::sparse_unlocked } else { SharedMap::sparse };
+        let payload = Payload::map_with(map, fd.as_fd(), bytes)?;
         Ok((payload, fd))
     }
 
@@ -67,6 +69,14 @@ impl Payload {
     /// A file that is not a sealed memfd of ordinary pages, or has another size, is the peer's fault
     /// ([`MapError::is_peers_fault`]).
     pub fn map(fd: BorrowedFd<'_>, bytes: u64) -> Result<Payload, MapError> {
+        Payload::map_with(SharedMap::sparse, fd, bytes)
+    }
+
+    fn map_with(
+        map: impl FnOnce(BorrowedFd<'_>, usize) -> io::Result<SharedMap>,
+        fd: BorrowedFd<'_>,
+        bytes: u64,
+    ) -> Result<Payload, MapError> {
         if bytes == 0 {
             return Err(MapError::Empty);
         }
@@ -74,8 +84,27 @@ impl Payload {
         let failed = |source| MapError::System { what: "map", source };
         let length = usize::try_from(bytes)
             .map_err(|_| failed(io::Error::from_raw_os_error(libc::ENOMEM)))?;
-        let map = Arc::new(SharedMap::sparse(fd, length).map_err(failed)?);
+        let map = Arc::new(map(fd, length).map_err(failed)?);
         Ok(Payload { map, bytes, _one_thread: PhantomData })
+    }
+
+    /// Keeps the mapping out of children of fork(2), which would otherwise hold the memory until they end. A child that uses this
+    /// memory faults.
+    ///
+    /// # Errors
+    /// The error of madvise(2).
+    pub fn keep_from_children(&self) -> io::Result<()> {
+        let at = self.map.base().as_ptr().cast();
+        // SAFETY: this is the whole mapping; only children notice.
+        let done = unsafe { libc::madvise(at, self.bytes as usize, libc::MADV_DONTFORK) };
+        check(done).map(|_| ())
+    }
+
+    /// Keeps this memory out of calls that make all memory of this process resident, such as mlockall(2), until the result is
+    /// dropped. Meanwhile a populator fails.
+    pub fn aside(&mut self) -> Aside<'_> {
+        self.map.set_accessible(false);
+        Aside(self)
     }
 
     /// Size in bytes of a memory that the peer created; the seal keeps it.
@@ -138,6 +167,33 @@ impl Payload {
         // SAFETY: `at` is at most `self.bytes`, the length of the mapping.
         let start = unsafe { self.map.base().add(at as usize) };
         Ok(Part { start, bytes, _memory: PhantomData })
+    }
+}
+
+/// Whether mlockall(2) has made new mappings resident: the kernel shows it only by a new page. (Making a large mapping accessible
+/// later takes minutes below valgrind.)
+fn are_new_pages_locked() -> bool {
+    let mut is_resident = 0_u8;
+    // SAFETY: a fresh page at an address of the kernel's choice, which is unmapped again and has no other user.
+    unsafe {
+        let (access, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let bytes = PAGE_BYTES as usize;
+        let page = libc::mmap(std::ptr::null_mut(), bytes, access, flags, -1, 0);
+        if page != libc::MAP_FAILED {
+            libc::mincore(page, bytes, &mut is_resident);
+            libc::munmap(page, bytes);
+        }
+    }
+    is_resident & 1 != 0
+}
+
+/// A payload memory that is not accessible: see [`Payload::aside`].
+#[derive(Debug)]
+pub struct Aside<'a>(&'a mut Payload);
+
+impl Drop for Aside<'_> {
+    fn drop(&mut self) {
+        self.0.map.set_accessible(true);
     }
 }
 

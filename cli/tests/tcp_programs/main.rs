@@ -5,6 +5,7 @@ mod deaths;
 mod descriptors;
 mod forks;
 mod library;
+mod limits;
 mod matrix;
 mod network;
 mod passing;

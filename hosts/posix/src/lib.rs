@@ -25,6 +25,7 @@
 
 mod buddy;
 mod context;
+mod limits;
 mod line;
 mod listener;
 mod socket;
@@ -34,6 +35,7 @@ mod zero_copy;
 
 pub use buddy::{RING_BYTES_MAX, RING_BYTES_MIN, is_ring_size};
 pub use context::{Context, Identity};
+pub use limits::{VALGRIND_BYTES, payload_within_limits};
 pub use line::{Fault, Line, Queues, ToeError, Woken};
 pub use listener::Listener;
 pub use socket::{

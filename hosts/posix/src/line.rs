@@ -334,8 +334,3 @@ impl Queues for Line {
 fn timespec(duration: Duration) -> Option<Timespec> {
     Timespec::try_from(duration).ok()
 }
-
-/// Creates a payload memory of `bytes` bytes, and returns it with its descriptor.
-pub fn create_payload(bytes: u64) -> io::Result<(Payload, std::os::fd::OwnedFd)> {
-    Payload::create("wave-tcp-payload", bytes)
-}

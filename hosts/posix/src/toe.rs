@@ -14,7 +14,8 @@ use wave_links::Payload;
 
 use crate::buddy::is_ring_size;
 use crate::context::{Context, PLACE_BITS};
-use crate::line::{Line, ToeError, Woken, create_payload};
+use crate::limits::payload_within_limits;
+use crate::line::{Line, ToeError, Woken};
 use crate::listener::Listener;
 use crate::stream::Stream;
 
@@ -31,7 +32,8 @@ const FAREWELL: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Bytes of payload memory, which bounds the number of connections. It is sparse, and belongs to this process: rings are populated as
-    /// their streams need it. It is freed when the last handle is dropped.
+    /// their streams need it. It is freed when the last handle is dropped. Under RLIMIT_AS and RLIMIT_FSIZE, payload memory and rings are
+    /// smaller: see [`payload_within_limits`].
     pub payload_bytes: u64,
     /// Bytes of a connection's receive ring: a power of two, 4 KiB to 16 MiB.
     pub receive_bytes: u32,
@@ -91,13 +93,13 @@ impl Toe {
         if !are_sizes || needed > payload_bytes {
             return Err(ToeError::Rings { receive_bytes, send_bytes, payload_bytes });
         }
-        let (payload, file): (Payload, OwnedFd) = create_payload(payload_bytes)?;
+        let (payload, file, ring_bytes) = payload_within_limits(options)?;
         let users = &options.agent_users;
         let lent = (&payload, file.as_fd());
         let line = Line::connect(path.as_ref(), users, lent, options.patience)?;
         // A separate descriptor, so that it can be polled while the context is in use.
         let bell = line.bell().try_clone_to_owned()?;
-        let context = Context::new(line, payload_bytes, [receive_bytes, send_bytes]);
+        let context = Context::new(line, payload.bytes(), ring_bytes);
         Ok(Toe { inner: Rc::new(Inner { context: RefCell::new(context), payload, bell }) })
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use wave_links::Payload;
-use wave_posix::{Context, Line, Options, ToeError, Woken};
+use wave_posix::{Context, Line, Options, ToeError, VALGRIND_BYTES, Woken, payload_within_limits};
 
 use crate::sys;
 
@@ -33,12 +33,15 @@ pub struct Agent {
 impl Agent {
     /// Connects to the agent at `path`.
     pub fn attach(path: &Path, incarnation: u64, patience: Duration) -> Result<Agent, ToeError> {
-        let Options { payload_bytes, receive_bytes, send_bytes, .. } = Options::default();
-        let (payload, file) = Payload::create("wave-toe-payload", payload_bytes)?;
+        let (payload, file, ring_bytes) = payload_within_limits(&Options::default())?;
+        // Valgrind does not know of memory that children lack, and reads it when they end.
+        if payload.bytes() > VALGRIND_BYTES {
+            payload.keep_from_children()?;
+        }
         let mut line = Line::connect(path, &[], (&payload, file.as_fd()), patience)?;
         line.renumber(|fd| Ok(sys::own_duplicate(fd)?))?;
         let bell = Arc::new(sys::own_duplicate(line.bell()).map_err(std::io::Error::from)?);
-        let context = Context::new(line, payload_bytes, [receive_bytes, send_bytes]);
+        let context = Context::new(line, payload.bytes(), ring_bytes);
         Ok(Agent {
             context,
             payload,

@@ -82,6 +82,14 @@ impl Sockets {
         }
     }
 
+    /// Runs `call`, which concerns all memory of the process, without the payload memories.
+    #[cfg_attr(test, allow(dead_code))]
+    pub fn without_payload<R>(&self, call: impl FnOnce() -> R) -> Result<R, Errno> {
+        let mut world = self.open()?;
+        let _asides: Vec<_> = world.agents.iter_mut().map(|agent| agent.payload.aside()).collect();
+        Ok(call())
+    }
+
     /// Called when the process ends. What write(2) has accepted reaches the agent, as it would reach the kernel.
     #[cfg_attr(test, allow(dead_code))]
     pub fn end(&self) {

@@ -8,6 +8,7 @@ mod data;
 mod exec;
 mod files;
 mod identity;
+mod memory;
 mod next;
 mod passed;
 mod process;
