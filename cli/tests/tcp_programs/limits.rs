@@ -105,6 +105,18 @@ fn program_that_locks_its_memory_does_not_fill_its_payload_memory() {
 }
 
 #[test]
+fn program_built_with_address_sanitizer_runs() {
+    echoes(&[], &["-fsanitize=address"]);
+    // Started by another program, of which alone the launcher knows.
+    echoes(&["sh", "-c", "exec \"$@\"", "sh"], &["-fsanitize=address"]);
+}
+
+#[test]
+fn program_built_with_thread_sanitizer_runs() {
+    echoes(&[], &["-fsanitize=thread"]);
+}
+
+#[test]
 fn program_below_valgrind_runs() {
     if !is_there("valgrind", "--version") {
         return skip("valgrind is not installed: apt-get install valgrind");

@@ -5,6 +5,7 @@ mod executors;
 mod network;
 mod replace;
 mod run;
+mod sanitizers;
 mod script;
 mod ss;
 mod trace;

@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
-use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
+use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionHeader};
 use object::{Endianness, elf};
 use rustix::io::Errno;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use wave_experiments::run::Failure;
 
 use super::default_socket;
+use super::sanitizers;
 use super::ss::ask;
 
 /// File name of the library to preload. It is in this program's folder or in `../lib`.
@@ -60,7 +61,7 @@ pub struct RunArgs {
 pub fn run(args: &RunArgs) -> Result<(), Failure> {
     let (program, words) = args.words.split_first().expect("clap asks for one");
     let found = find(program)?;
-    check(&found, SCRIPTS_MAX)?;
+    let about = check(&found, SCRIPTS_MAX)?;
     let library = library()?;
     let door = args.socket.clone().unwrap_or_else(|| default_socket(&args.tap));
     let report = ask(&door)?;
@@ -68,16 +69,14 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     let addresses: Vec<&str> = addresses.into_iter().flatten().collect();
     let door = std::path::absolute(&door).map_err(Failure::cannot)?;
 
-    let mut preload = library.into_os_string();
-    if let Some(before) = std::env::var_os("LD_PRELOAD").filter(|before| !before.is_empty()) {
-        preload.push(":");
-        preload.push(before);
-    }
+    let before = std::env::var_os("LD_PRELOAD");
+    let preload = sanitizers::preload(library.into_os_string(), &about.needed, before);
     deny_io_uring()?;
     let error = Command::new(&found)
         .arg0(program)
         .args(words)
         .env("LD_PRELOAD", preload)
+        .env("ASAN_OPTIONS", sanitizers::options(std::env::var_os("ASAN_OPTIONS")))
         .env(SOCKET, door)
         .env(ADDRESSES, addresses.join(","))
         .exec();
@@ -100,8 +99,9 @@ fn find(program: &OsStr) -> Result<PathBuf, Failure> {
     })
 }
 
-/// Refuses programs into which the loader preloads no library, or which call the kernel without the C library.
-fn check(file: &Path, scripts: u32) -> Result<(), Failure> {
+/// Refuses programs into which the loader preloads no library, or which call the kernel without the C library. Returns facts of the ELF
+/// file: the interpreter's, if the program is a script.
+fn check(file: &Path, scripts: u32) -> Result<About, Failure> {
     let name = file.display();
     let cannot = |why: &str| Failure::cannot(format!("{name} {why}"));
     let bytes = std::fs::read(file).map_err(|error| Failure::cannot(format!("{name}: {error}")))?;
@@ -145,14 +145,14 @@ fn check(file: &Path, scripts: u32) -> Result<(), Failure> {
             "is a Go program, which calls the kernel without the C library, so its sockets cannot be taken over",
         ));
     }
-    match about.interpreter {
+    match &about.interpreter {
         None => Err(cannot(
             "is statically linked, so no library can be preloaded and its sockets cannot be taken over",
         )),
         Some(loader) if loader.windows(7).any(|word| word == b"ld-musl") => {
             Err(cannot("uses musl, and libwave_toe.so is built for glibc"))
         }
-        Some(_) => Ok(()),
+        Some(_) => Ok(about),
     }
 }
 
@@ -161,6 +161,8 @@ struct About {
     machine: elf::Machine,
     interpreter: Option<Vec<u8>>,
     is_go: bool,
+    /// The libraries that it is linked to.
+    needed: Vec<Vec<u8>>,
 }
 
 fn inspect(header: &elf::FileHeader64<Endianness>, bytes: &[u8]) -> object::Result<About> {
@@ -177,7 +179,14 @@ fn inspect(header: &elf::FileHeader64<Endianness>, bytes: &[u8]) -> object::Resu
         name.is_ok_and(|name| name == b".note.go.buildid" || name == b".go.buildinfo")
             && section.sh_size(endian) > 0
     });
-    Ok(About { machine: header.e_machine(endian), interpreter, is_go })
+    let mut needed = Vec::new();
+    if let Some((entries, strings)) = sections.dynamic(endian, bytes)? {
+        let strings = sections.strings(endian, bytes, strings)?;
+        for entry in entries.iter().filter(|entry| entry.tag(endian) == elf::DT_NEEDED) {
+            needed.push(entry.string(endian, strings)?.to_vec());
+        }
+    }
+    Ok(About { machine: header.e_machine(endian), interpreter, is_go, needed })
 }
 
 /// The processor that `wave` was built for.

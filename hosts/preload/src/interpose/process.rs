@@ -18,8 +18,15 @@ static OURS: Marks = Marks::new();
 static PRIVATE: Marks = Marks::new();
 /// Created at the first call that may need it. A child of fork(2) creates its own.
 static SOCKETS: AtomicPtr<Sockets> = AtomicPtr::new(std::ptr::null_mut());
+/// The sockets of this process's ancestors. They are never used, but LeakSanitizer finds them.
+static ANCESTORS: AtomicPtr<Ancestor> = AtomicPtr::new(std::ptr::null_mut());
 /// The process whose memory this is: the one that the library was loaded into, or a child of fork(2).
 static OWNER: AtomicI32 = AtomicI32::new(0);
+
+struct Ancestor {
+    _sockets: *mut Sockets,
+    _earlier: *mut Ancestor,
+}
 
 /// Whether a descriptor is ours. Takes no lock and allocates nothing, because malloc may be the caller.
 #[inline]
@@ -126,7 +133,12 @@ extern "C" fn in_child() {
             sys::close(fd);
         }
     });
-    SOCKETS.store(std::ptr::null_mut(), Ordering::Release);
+    let parents = SOCKETS.swap(std::ptr::null_mut(), Ordering::AcqRel);
+    if !parents.is_null() {
+        let earlier = ANCESTORS.load(Ordering::Relaxed);
+        let ancestor = Box::new(Ancestor { _sockets: parents, _earlier: earlier });
+        ANCESTORS.store(Box::into_raw(ancestor), Ordering::Relaxed);
+    }
     lock::forget();
     let Some(mut world) = held else { return };
     let (inherited, family_secret) = (world.copy_for_child(), world.family_secret);
