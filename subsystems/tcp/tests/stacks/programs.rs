@@ -117,6 +117,38 @@ fn ports_of_other_listeners_and_system_ports_are_refused() {
 }
 
 #[test]
+fn only_its_own_process_learns_the_address_of_a_connecting_socket() {
+    let mut peer = Peer::accepted();
+    let (now, stack) = (peer.now, &mut peer.machine.stack);
+    let other = ContextId { process: CONTEXT.process + 1, context: 0 };
+    stack.enter(other.process, Owner { program: 2, user: 2, has_system_ports: false });
+    let ring = |offset| Ring { offset, bytes: 4_096 };
+    let connect = Request::Connect {
+        socket: 7,
+        remote: SocketAddr::from(([10, 0, 0, 99], 9)),
+        local_port: 5_000,
+        mss_max: u16::MAX,
+        receive: ring(0),
+        send: ring(4_096),
+        filled: 4_096,
+    };
+    stack.request(now, CONTEXT, connect, 8_192_u64);
+    for (from, socket) in [(other, 7), (CONTEXT, 8), (CONTEXT, 7)] {
+        stack.request(now, from, Request::Locate { socket }, 8_192_u64);
+    }
+    let mut out = std::collections::VecDeque::new();
+    stack.poll(now, 64, &mut out);
+    let told = out.iter().filter_map(|output| match output {
+        wave_tcp::control::Output::Event(context, event @ Event::Located { .. }) => {
+            Some((*context, *event))
+        }
+        _ => None,
+    });
+    let local = SocketAddr::from(([10, 0, 0, 2], 5_000));
+    assert_eq!(told.collect::<Vec<_>>(), [(CONTEXT, Event::Located { socket: 7, local })]);
+}
+
+#[test]
 fn claiming_missing_memory_resets_the_connection() {
     let mut peer = Peer::accepted();
     let flow = peer.machine.sockets[&peer.socket].flow.unwrap();
