@@ -17,6 +17,7 @@ mod semantics;
 mod sequences;
 mod servers;
 mod sets;
+mod several;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

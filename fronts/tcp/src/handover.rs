@@ -31,6 +31,7 @@ use wave_tcp::steering::{GROUPS_MAX, Steering};
 
 use crate::front::TurnedAway;
 use crate::seats::KeptSeat;
+use crate::streams::KeptStreams;
 
 /// Version of the format of everything that is handed over. Agents of different versions do not replace each other.
 const VERSION: u32 = 3;
@@ -123,13 +124,14 @@ pub(crate) struct Kept {
     pub(crate) processes: Vec<Option<KeptSeat>>,
     /// Number of connections at the door that have offered nothing yet.
     pub(crate) waiting: usize,
+    pub(crate) streams: KeptStreams,
     pub(crate) turned_away: TurnedAway,
 }
 
 impl Kept {
     fn descriptors(&self) -> usize {
         let of_processes = self.processes.iter().flatten().map(|seat| seat.process.descriptors());
-        of_processes.sum::<usize>() + self.waiting
+        of_processes.sum::<usize>() + self.waiting + self.streams.descriptors()
     }
 }
 

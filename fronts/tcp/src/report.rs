@@ -11,12 +11,13 @@ use wave_wires::Frame;
 use crate::captures::Captured;
 use crate::front::TurnedAway;
 use crate::paths::Paths;
+use crate::streams::Counts;
 
 /// Reports the state of a stack. `pid_of` gives the process id of a process's number.
 pub(crate) fn report<D: Paths>(
     stack: &Stack<Frame, D>,
     captured: Captured,
-    turned_away: TurnedAway,
+    (turned_away, shared): (TurnedAway, Counts),
     refusals: Value,
     pid_of: impl Fn(u16) -> Option<i32>,
 ) -> Value {
@@ -30,7 +31,7 @@ pub(crate) fn report<D: Paths>(
         "groups": stack.data.threads().max(1),
         "congestion": stack.congestion().name(),
         "sockets": sockets,
-        "counters": counters(stack, turned_away),
+        "counters": counters(stack, turned_away, shared),
         "refusals": refusals,
         "captured": { "frames": captured.frames, "dropped": captured.dropped },
     })
@@ -96,7 +97,7 @@ fn socket(shown: &Shown, pid_of: impl Fn(u16) -> Option<i32>) -> Value {
     row
 }
 
-fn counters<D: Paths>(stack: &Stack<Frame, D>, turned_away: TurnedAway) -> Value {
+fn counters<D: Paths>(stack: &Stack<Frame, D>, turned_away: TurnedAway, shared: Counts) -> Value {
     let data = stack.data.counters();
     let control = stack.counters();
     let malformed: serde_json::Map<String, Value> = Cause::ALL
@@ -104,7 +105,7 @@ fn counters<D: Paths>(stack: &Stack<Frame, D>, turned_away: TurnedAway) -> Value
         .map(|cause| (cause.to_string().replace(' ', "_"), json!(data.malformed[cause.index()])))
         .collect();
     let [old_stamp, duplicate, outside, unsent, ancient, intervals] = data.dropped;
-    json!({
+    let mut all = json!({
         "InSegs": data.in_segments,
         "OutSegs": data.out_segments,
         "RetransSegs": data.retransmitted,
@@ -158,5 +159,8 @@ fn counters<D: Paths>(stack: &Stack<Frame, D>, turned_away: TurnedAway) -> Value
             "leaving": data.in_frozen,
         },
         "malformed": malformed,
-    })
+    });
+    all["demoted"] = json!(shared.demoted);
+    all["shared_connections_reset"] = json!(shared.torn);
+    all
 }

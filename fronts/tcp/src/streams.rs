@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 use wave_tcp::context::ContextId;
 use wave_tcp::control::HeldFlow;
@@ -21,6 +22,7 @@ use wave_tcp::datapath::FlowId;
 
 use copies::Copies;
 use door::{Caller, DONE, DOOR, GO, NEVER, Stage, StreamDoor};
+use relay::KeptRelay;
 pub(crate) use relay::{Relay, Turn};
 
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -50,11 +52,11 @@ pub(crate) struct Streams {
 }
 
 /// Counters for reports.
-#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Counts {
     /// Connections that became a stream of the kernel's.
     pub(crate) demoted: u64,
-    /// Those of which the owner had gone, or been killed in the middle of a call, so that they were reset.
+    /// Those that were reset, since their process was killed in the middle of a call.
     pub(crate) torn: u64,
 }
 
@@ -95,7 +97,79 @@ pub(crate) enum Need {
     Hold { id: u64, flow: FlowId, owner: ContextId, socket: u32 },
 }
 
+/// All shared connections, handed over with their descriptors.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct KeptStreams {
+    shared: Vec<(u64, KeptShared)>,
+    last: u64,
+    counts: Counts,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct KeptShared {
+    flow: FlowId,
+    owner: ContextId,
+    socket: u32,
+    secrets: Vec<u128>,
+    names: Vec<u64>,
+    /// `None`: its process serves it, or was asked to stop and must be asked again.
+    held: Option<KeptRelay>,
+}
+
+impl KeptStreams {
+    /// Number of descriptors: the sets and the door, then one for each stream.
+    pub(crate) fn descriptors(&self) -> usize {
+        let relays = self.shared.iter().filter_map(|(_, one)| one.held.as_ref());
+        3 + relays.filter(|relay| relay.has_stream).count()
+    }
+}
+
 impl Streams {
+    /// The state and the descriptors for another agent. Processes at the door ask again.
+    pub(crate) fn hand_over(&self) -> (KeptStreams, Vec<BorrowedFd<'_>>) {
+        let mut fds = vec![self.set.as_fd(), self.copies.as_fd(), self.door.listener()];
+        let mut shared = Vec::with_capacity(self.shared.len());
+        for (id, one) in &self.shared {
+            let held = match &one.state {
+                State::Held(relay) => {
+                    fds.extend(relay.stream.as_ref().map(AsFd::as_fd));
+                    Some(relay.kept())
+                }
+                _ => None,
+            };
+            let (flow, owner, socket) = (one.flow, one.owner, one.socket);
+            let (secrets, names) = (one.secrets.clone(), one.names.clone());
+            shared.push((*id, KeptShared { flow, owner, socket, secrets, names, held }));
+        }
+        (KeptStreams { shared, last: self.last, counts: self.counts }, fds)
+    }
+
+    /// Takes over another agent's shared connections.
+    pub(crate) fn restore(&mut self, kept: KeptStreams, fds: Vec<OwnedFd>) -> io::Result<()> {
+        if fds.len() != kept.descriptors() {
+            return Err(io::Error::other("descriptors of shared connections are missing"));
+        }
+        let mut fds = fds.into_iter();
+        let mut next = || fds.next().expect("they were counted");
+        (self.set, self.copies) = (next(), Copies::over(next()));
+        self.door = StreamDoor::over(next());
+        (self.last, self.counts) = (kept.last, kept.counts);
+        for (id, one) in kept.shared {
+            let KeptShared { flow, owner, socket, secrets, names, held } = one;
+            self.by_name.extend(names.iter().map(|name| (*name, id)));
+            let state = match held {
+                Some(relay) => {
+                    self.held.insert((owner.process, socket), id);
+                    let stream = relay.has_stream.then(&mut next);
+                    State::Held(Box::new(Relay::restored(relay, stream)))
+                }
+                None => State::Owned,
+            };
+            self.shared.insert(id, Shared { flow, owner, socket, secrets, names, state });
+        }
+        Ok(())
+    }
+
     pub(crate) fn new() -> io::Result<Streams> {
         let set = epoll::create(CreateFlags::CLOEXEC)?;
         let door = StreamDoor::new()?;

@@ -24,7 +24,7 @@ use crate::passing::give_names;
 use crate::shared::Claim;
 use crate::sockets::Sockets;
 use crate::sys;
-use crate::world::World;
+use crate::world::{RETRY, World};
 
 /// First word of a greeting, as the agent's door expects it.
 const MAGIC: u64 = u64::from_le_bytes(*b"wavedoor");
@@ -121,12 +121,21 @@ impl World {
             return Err(io::Error::other("the agent has no door on 127.0.0.1"));
         }
         let door = SocketAddr::from((Ipv4Addr::LOCALHOST, claim.door));
-        let call =
-            socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        self.hide(call.as_raw_fd());
-        let asked = ask(&call, door, placeholder, claim);
-        self.show(call.as_raw_fd());
-        asked
+        let start = Instant::now();
+        loop {
+            let call =
+                socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+            self.hide(call.as_raw_fd());
+            let asked = ask(&call, door, placeholder, claim);
+            self.show(call.as_raw_fd());
+            match asked {
+                // The agent hands over to another one, which has the same door.
+                Err(error) if is_hung_up(&error) && start.elapsed() < PATIENCE => {
+                    std::thread::sleep(RETRY);
+                }
+                asked => return asked,
+            }
+        }
     }
 }
 
@@ -147,9 +156,15 @@ fn ask(call: &OwnedFd, door: SocketAddr, placeholder: c_int, claim: &Claim) -> i
                 let port = connect_placeholder(placeholder, door, claim)?;
                 send(call, &port.to_le_bytes(), SendFlags::NOSIGNAL)?;
             }
+            _ if count == 0 => return Err(Errno::PIPE.into()),
             _ => return Err(Errno::CONNRESET.into()),
         }
     }
+}
+
+/// Whether the agent has ended the dialogue without an answer.
+fn is_hung_up(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::PIPE))
 }
 
 /// Connects the placeholder to the door, and returns its port.

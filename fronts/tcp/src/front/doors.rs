@@ -36,7 +36,8 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         self.captures.look(now);
         self.traces.look(now);
         let (stack, processes) = (&self.stack, &self.processes);
-        let (captured, turned_away) = (self.captures.captured(), self.turned_away);
+        let captured = self.captures.captured();
+        let counts = (self.turned_away, self.streams.counts);
         let refusals = &self.refusals;
         let start = self.start;
         let clock = || Nanos(start.elapsed().as_nanos() as u64);
@@ -47,7 +48,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             };
             stack.data.hold();
             let report =
-                crate::report::report(stack, captured, turned_away, refusals.report(now), pid_of);
+                crate::report::report(stack, captured, counts, refusals.report(now), pid_of);
             stack.data.let_go();
             report
         });

@@ -237,14 +237,16 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         let before = fds.len();
         fds.extend(self.door.waiting());
         let waiting = fds.len() - before;
+        let (streams, of_streams) = self.streams.hand_over();
+        fds.extend(of_streams);
         let (stack, turned_away) = (self.stack.state(), self.turned_away);
-        (Kept { stack, processes, waiting, turned_away }, fds)
+        (Kept { stack, processes, waiting, streams, turned_away }, fds)
     }
 
     /// Restores another agent's state, without any effect that processes or peers can see.
     fn restore(&mut self, kept: Kept, fds: Vec<OwnedFd>) -> Result<(), HandoverError> {
         let now = self.now();
-        let Kept { stack, processes, turned_away, .. } = kept;
+        let Kept { stack, processes, waiting, streams, turned_away } = kept;
         self.turned_away = turned_away;
         let (mut fds, threads) = (fds.into_iter(), self.stack.data.threads());
         for (at, kept) in (0..).zip(processes) {
@@ -267,9 +269,10 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             }
             self.processes.push(seated.map(Box::new));
         }
-        for fd in fds {
+        for fd in fds.by_ref().take(waiting) {
             self.door.adopt_waiting(now, fd)?;
         }
+        self.streams.restore(streams, fds.collect())?;
         stack.memory(&mut |process, ring, bytes| {
             if let Some(Some(seated)) = self.processes.get_mut(usize::from(process)) {
                 seated.process.payload_mut().found_before(ring.offset, bytes);

@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -25,6 +25,15 @@ pub(super) struct Copies {
 impl Copies {
     pub(super) fn new() -> io::Result<Copies> {
         Ok(Copies { set: epoll::create(CreateFlags::CLOEXEC)? })
+    }
+
+    /// Goes on with another agent's.
+    pub(super) fn over(set: OwnedFd) -> Copies {
+        Copies { set }
+    }
+
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.set.as_fd()
     }
 
     /// Watches a socket by this number. False if it is not an unconnected TCP socket.

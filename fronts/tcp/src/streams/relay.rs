@@ -2,9 +2,11 @@
 
 use std::io::{self, ErrorKind};
 use std::net::{Shutdown, TcpStream};
+use std::os::fd::OwnedFd;
 
 use rustix::event::epoll::EventFlags;
 use rustix::net::sockopt::set_socket_linger;
+use serde::{Deserialize, Serialize};
 use wave_links::LentPayload;
 use wave_tcp::context::{FILL_MAX, Filled, Moved, Progress, Tail};
 use wave_tcp::control::HeldFlow;
@@ -43,7 +45,26 @@ pub(crate) enum Turn {
     Reset,
 }
 
+/// A relay, handed over with its stream.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct KeptRelay {
+    held: HeldFlow,
+    pub(crate) has_stream: bool,
+    has_begun: bool,
+    has_shut: bool,
+}
+
 impl Relay {
+    pub(crate) fn kept(&self) -> KeptRelay {
+        let (held, has_stream) = (self.held, self.stream.is_some());
+        KeptRelay { held, has_stream, has_begun: self.has_begun, has_shut: self.has_shut }
+    }
+
+    pub(crate) fn restored(kept: KeptRelay, stream: Option<OwnedFd>) -> Relay {
+        let (has_begun, has_shut) = (kept.has_begun, kept.has_shut);
+        Relay { stream: stream.map(TcpStream::from), has_begun, has_shut, ..Relay::new(kept.held) }
+    }
+
     pub(crate) fn new(held: HeldFlow) -> Relay {
         let told = (held.read, held.written, held.filled, held.has_ended);
         Relay { held, stream: None, has_begun: false, has_shut: false, is_full: false, told }
