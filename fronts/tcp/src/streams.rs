@@ -28,6 +28,8 @@ pub(crate) use relay::{Relay, Turn};
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// Most ready streams that are found in a turn.
 const READY_MAX: usize = 64;
+/// Most streams. A process may have as many as it leaves free for others.
+const STREAMS_MAX: usize = 4_096;
 /// Most secrets of a connection.
 const SECRETS_MAX: usize = 16;
 /// Interval between looks whether any process still has a descriptor of a held connection.
@@ -411,6 +413,13 @@ impl Streams {
         }
     }
 
+    /// Whether the owner of a connection may have one more stream.
+    fn has_room(&self, id: u64) -> bool {
+        let Some(process) = self.shared.get(&id).map(|one| one.owner.process) else { return false };
+        let own = self.held.keys().filter(|(owner, _)| *owner == process).count();
+        own <= STREAMS_MAX.saturating_sub(self.held.len())
+    }
+
     /// Lets one caller at a time connect the placeholder. Returns whether the caller stays.
     fn lead(&mut self, now: Nanos, id: u64, caller: &mut Caller, led: &mut Vec<u64>) -> bool {
         match caller.stage {
@@ -430,6 +439,10 @@ impl Streams {
             Stage::Connected(port) => {
                 led.push(id);
                 let Some(stream) = self.door.take(port) else { return true };
+                if !self.has_room(id) {
+                    caller.say(NEVER);
+                    return false;
+                }
                 let Some(Shared { state: State::Held(relay), .. }) = self.shared.get_mut(&id)
                 else {
                     return false;
