@@ -14,15 +14,14 @@ use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use serde::{Deserialize, Serialize};
-use signal_hook::consts::{SIGINT, SIGTERM};
 use wave_agent::Seat;
 use wave_agent::lanes::ROOM_EVERY;
 use wave_core::agent::Front;
 use wave_core::clock::Nanos;
 use wave_core::policy::{Note, Progress};
 use wave_tcp::congestion::Algorithm;
-use wave_tcp::context::{ContextId, Event, FILL_MAX, Reason, Request};
-use wave_tcp::control::{Address, Bounds, Carry, Ipv6Home, Output, Secrets, Stack};
+use wave_tcp::context::{ContextId, Event, Reason, Request};
+use wave_tcp::control::{Address, Bounds, Ipv6Home, Output, Secrets, Stack};
 use wave_tcp::datapath::EFFECTS_PER_STEP;
 use wave_tcp::executors::Inline;
 use wave_tcp::flextoe::{FlexToe, Settings};
@@ -33,13 +32,14 @@ use crate::captures::{CAPTURES_MAX, Captures};
 use crate::door::{Door, WAITING_MAX};
 use crate::groups::{GroupWires, Groups, Sender};
 use crate::inquiries::Inquiries;
-use crate::outlet::{Lenders, Outlet, copy};
+use crate::outlet::{Outlet, copy};
 use crate::paths::{FRAMES_PER_TURN, POLLS_PER_TURN, Paths, STEPS_PER_POLL};
 use crate::process::{Process, Taken};
 use crate::refusals::{Refusals, TAKES_NO_EVENTS, What};
 use crate::seats::{BeyondShare, Lent, PROCESSES_MAX, Seated, Seats};
 use crate::streams::Streams;
 use crate::traces::{TRACES_MAX, Traces};
+use gone::ends_by_signals;
 use replacement::Replaceable;
 
 /// Most requests taken from one process in a turn.
@@ -465,25 +465,6 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         }
     }
 
-    /// Copies a connection's rings from one process to another. The stack has checked that both have the memory.
-    fn carry(&mut self, now: Nanos, carry: &Carry) {
-        let payload = |process: u16| self.processes.payload(process);
-        if let [Some(from), Some(to)] = carry.processes.map(payload) {
-            let mut bytes = vec![0; FILL_MAX as usize];
-            for ((from_ring, to_ring), count) in carry.from.iter().zip(carry.to).zip(carry.bytes) {
-                let part = &mut bytes[..count as usize];
-                let read = from.read(from_ring.offset, part);
-                let written = to.write(to_ring.offset, part);
-                debug_assert!(read.is_ok() && written.is_ok(), "{read:?}, {written:?}");
-            }
-        }
-        if let Some(renamed) = self.stack.carried(now, carry.flow)
-            && let Some((owner, socket)) = self.streams.renamed(carry.flow, renamed)
-        {
-            self.tell_demoted(now, owner, socket);
-        }
-    }
-
     fn send_held(&mut self, now: Nanos) {
         let stack = &mut self.stack;
         self.outlet.send_held(&self.processes, &mut |ticket| stack.complete(now, ticket));
@@ -517,15 +498,6 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         let here = self.processes.iter_mut().flatten().filter(|seated| !seated.is_gone);
         here.map(|seated| &mut seated.process)
     }
-}
-
-/// A flag that SIGINT and SIGTERM set. The signal wakes a waiting thread, or the thread checks the flag again by itself.
-fn ends_by_signals() -> io::Result<Arc<AtomicBool>> {
-    let ends = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&ends))?;
-    }
-    Ok(ends)
 }
 
 impl<W: Wire, D: Paths> Front for TcpFront<W, D> {

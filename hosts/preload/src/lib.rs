@@ -40,6 +40,7 @@ mod sockets;
 #[allow(unsafe_code, reason = "signals, masks, and descriptors by number")]
 mod sys;
 mod transfer;
+mod view;
 mod wait;
 mod world;
 

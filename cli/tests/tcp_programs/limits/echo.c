@@ -1,4 +1,5 @@
-/* echo ROLE ADDRESS PORT: echoes one connection until its end, in a thread, after it has accepted ("serve") or made it. */
+/* echo ROLE ADDRESS PORT: echoes one connection until its end, in a thread, after it has accepted ("serve")
+ * or made it. */
 #include <arpa/inet.h>
 #include <pthread.h>
 #include <stdio.h>

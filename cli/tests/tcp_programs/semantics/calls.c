@@ -1,5 +1,6 @@
-/* calls ADDRESS NOBODY: prints the results of calls on a connection that it accepts at ADDRESS, port 7000, and on one to NOBODY, a host
- * that does not answer. "send N" asks the peer for N bytes, and "end" for the end of its stream. */
+/* calls ADDRESS NOBODY: prints the results of calls on a connection that it accepts at ADDRESS, port 7000, and on
+ * one to NOBODY, a host that does not answer. "send N" asks the peer for N bytes, and "end" for the end of its
+ * stream. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>

@@ -1,4 +1,5 @@
-/* several ADDRESS PORT: connections that several processes use, or that calls use which no library sees. ADDRESS is an echo server. */
+/* several ADDRESS PORT: connections that several processes use, or calls that bypass the library.
+ * ADDRESS is an echo server. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -82,7 +83,12 @@ int main(int argc, char **argv) {
 	puts("# a child uses a connection that has carried much");
 	fd = dial();
 	for (int i = 0; i < 40; i++) { put(fd, 'a', 10000); if (get(fd, 'a', 10000)) return 1; }
-	if (!(child = start())) { put(fd, 'b', 50000); printf("child %ld\n", get(fd, 'b', 50000)); fflush(stdout); _exit(0); }
+	if (!(child = start())) {
+		put(fd, 'b', 50000);
+		printf("child %ld\n", get(fd, 'b', 50000));
+		fflush(stdout);
+		_exit(0);
+	}
 	printf("%d\n", wait_for(child));
 	put(fd, 'c', 50000);
 	printf("parent %ld\n", get(fd, 'c', 50000));
@@ -129,7 +135,13 @@ int main(int argc, char **argv) {
 	epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
 	put(fd, 'h', 100);
 	printf("%ld\n", get(fd, 'h', 100));
-	if (!(child = start())) { put(fd, 'i', 100); printf("child %ld\n", get(fd, 'i', 100)); put(fd, 'j', 100); fflush(stdout); _exit(0); }
+	if (!(child = start())) {
+		put(fd, 'i', 100);
+		printf("child %ld\n", get(fd, 'i', 100));
+		put(fd, 'j', 100);
+		fflush(stdout);
+		_exit(0);
+	}
 	int count = epoll_wait(set, &found, 1, 60000);
 	printf("%d %lu %x\n", count, (unsigned long)found.data.u64, found.events);
 	printf("%d\n", wait_for(child));

@@ -1,5 +1,10 @@
-//! Processes that have gone, or must go.
+//! Processes that have gone, or must go, and the signals that end the agent.
 
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
 use wave_core::clock::Nanos;
 use wave_wires::Wire;
 
@@ -40,4 +45,13 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             }
         }
     }
+}
+
+/// A flag that SIGINT and SIGTERM set. The signal wakes a waiting thread, or the thread checks the flag again by itself.
+pub(super) fn ends_by_signals() -> io::Result<Arc<AtomicBool>> {
+    let ends = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&ends))?;
+    }
+    Ok(ends)
 }

@@ -1,11 +1,13 @@
 //! Shared connections: the front's side of [`crate::streams`].
 
 use wave_core::clock::Nanos;
-use wave_tcp::context::{ContextId, Event, Request};
+use wave_tcp::context::{ContextId, Event, FILL_MAX, Request};
+use wave_tcp::control::Carry;
 use wave_tcp::datapath::FlowId;
 use wave_wires::Wire;
 
 use super::TcpFront;
+use crate::outlet::Lenders;
 use crate::paths::Paths;
 use crate::refusals::{TAKES_NO_EVENTS, What};
 use crate::seats::Lent;
@@ -15,6 +17,25 @@ use crate::streams::{Need, Owner, Turn};
 const STOPPING: Nanos = Nanos::from_micros(100);
 
 impl<W: Wire, D: Paths> TcpFront<W, D> {
+    /// Copies a connection's rings from one process to another. The stack has checked that both have the memory.
+    pub(super) fn carry(&mut self, now: Nanos, carry: &Carry) {
+        let payload = |process: u16| self.processes.payload(process);
+        if let [Some(from), Some(to)] = carry.processes.map(payload) {
+            let mut bytes = vec![0; FILL_MAX as usize];
+            for ((from_ring, to_ring), count) in carry.from.iter().zip(carry.to).zip(carry.bytes) {
+                let part = &mut bytes[..count as usize];
+                let read = from.read(from_ring.offset, part);
+                let written = to.write(to_ring.offset, part);
+                debug_assert!(read.is_ok() && written.is_ok(), "{read:?}, {written:?}");
+            }
+        }
+        if let Some(renamed) = self.stack.carried(now, carry.flow)
+            && let Some((owner, socket)) = self.streams.renamed(carry.flow, renamed)
+        {
+            self.tell_demoted(now, owner, socket);
+        }
+    }
+
     /// Takes a process's message about connections of which others may have descriptors, and answers.
     pub(super) fn take_shared(&mut self, at: usize, context: u16) -> bool {
         let Some(seated) = self.processes[at].as_mut() else { return true };
