@@ -103,6 +103,7 @@ pub(crate) enum Need {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct KeptStreams {
     shared: Vec<(u64, KeptShared)>,
+    has_door: bool,
     last: u64,
     counts: Counts,
 }
@@ -122,14 +123,15 @@ impl KeptStreams {
     /// Number of descriptors: the sets and the door, then one for each stream.
     pub(crate) fn descriptors(&self) -> usize {
         let relays = self.shared.iter().filter_map(|(_, one)| one.held.as_ref());
-        3 + relays.filter(|relay| relay.has_stream).count()
+        2 + usize::from(self.has_door) + relays.filter(|relay| relay.has_stream).count()
     }
 }
 
 impl Streams {
     /// The state and the descriptors for another agent. Processes at the door ask again.
     pub(crate) fn hand_over(&self) -> (KeptStreams, Vec<BorrowedFd<'_>>) {
-        let mut fds = vec![self.set.as_fd(), self.copies.as_fd(), self.door.listener()];
+        let mut fds = vec![self.set.as_fd(), self.copies.as_fd()];
+        fds.extend(self.door.listener());
         let mut shared = Vec::with_capacity(self.shared.len());
         for (id, one) in &self.shared {
             let held = match &one.state {
@@ -143,7 +145,8 @@ impl Streams {
             let (secrets, names) = (one.secrets.clone(), one.names.clone());
             shared.push((*id, KeptShared { flow, owner, socket, secrets, names, held }));
         }
-        (KeptStreams { shared, last: self.last, counts: self.counts }, fds)
+        let has_door = self.door.listener().is_some();
+        (KeptStreams { shared, has_door, last: self.last, counts: self.counts }, fds)
     }
 
     /// Takes over another agent's shared connections.
@@ -154,7 +157,7 @@ impl Streams {
         let mut fds = fds.into_iter();
         let mut next = || fds.next().expect("they were counted");
         (self.set, self.copies) = (next(), Copies::over(next()));
-        self.door = StreamDoor::over(next());
+        self.door = StreamDoor::over(kept.has_door.then(|| next().into()));
         (self.last, self.counts) = (kept.last, kept.counts);
         for (id, one) in kept.shared {
             let KeptShared { flow, owner, socket, secrets, names, held } = one;
@@ -175,7 +178,9 @@ impl Streams {
     pub(crate) fn new() -> io::Result<Streams> {
         let set = epoll::create(CreateFlags::CLOEXEC)?;
         let door = StreamDoor::new()?;
-        epoll::add(&set, door.listener(), EventData::new_u64(DOOR), EventFlags::IN)?;
+        if let Some(listener) = door.listener() {
+            epoll::add(&set, listener, EventData::new_u64(DOOR), EventFlags::IN)?;
+        }
         Ok(Streams {
             set,
             copies: Copies::new()?,

@@ -38,7 +38,8 @@ const ACCEPTS_PER_TURN: usize = 16;
 /// The listening socket, and those that it has accepted.
 #[derive(Debug)]
 pub(super) struct StreamDoor {
-    listener: TcpListener,
+    /// `None` if the machine has no 127.0.0.1: its loopback is down.
+    listener: Option<TcpListener>,
     /// Accepted, and not known yet.
     arrived: Vec<Arrival>,
     pub(super) callers: Vec<Caller>,
@@ -76,22 +77,30 @@ pub(super) enum Stage {
 
 impl StreamDoor {
     pub(super) fn new() -> io::Result<StreamDoor> {
-        let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
-        listener.set_nonblocking(true)?;
-        Ok(StreamDoor { listener, arrived: Vec::new(), callers: Vec::new() })
+        let listener = match TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))) {
+            Ok(listener) => {
+                listener.set_nonblocking(true)?;
+                Some(listener)
+            }
+            Err(error) if error.kind() == ErrorKind::AddrNotAvailable => None,
+            Err(error) => return Err(error),
+        };
+        Ok(StreamDoor::over(listener))
     }
 
-    /// Goes on with another agent's door.
-    pub(super) fn over(listener: OwnedFd) -> StreamDoor {
-        StreamDoor { listener: listener.into(), arrived: Vec::new(), callers: Vec::new() }
+    /// A door with this listening socket, perhaps another agent's.
+    pub(super) fn over(listener: Option<TcpListener>) -> StreamDoor {
+        StreamDoor { listener, arrived: Vec::new(), callers: Vec::new() }
     }
 
+    /// The port; 0 is none.
     pub(super) fn port(&self) -> u16 {
-        self.listener.local_addr().map_or(0, |address| address.port())
+        let address = self.listener.as_ref().and_then(|listener| listener.local_addr().ok());
+        address.map_or(0, |address| address.port())
     }
 
-    pub(super) fn listener(&self) -> BorrowedFd<'_> {
-        self.listener.as_fd()
+    pub(super) fn listener(&self) -> Option<BorrowedFd<'_>> {
+        self.listener.as_ref().map(AsFd::as_fd)
     }
 
     pub(super) fn is_quiet(&self) -> bool {
@@ -104,7 +113,9 @@ impl StreamDoor {
             if self.arrived.len() + self.callers.len() >= WAITING_MAX {
                 break;
             }
-            let Ok((stream, peer)) = self.listener.accept() else { break };
+            let Some(Ok((stream, peer))) = self.listener.as_ref().map(TcpListener::accept) else {
+                break;
+            };
             let of_door = EventData::new_u64(DOOR);
             let is_ready = peer.ip().is_loopback()
                 && stream.set_nonblocking(true).is_ok()
