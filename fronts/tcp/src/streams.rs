@@ -175,9 +175,18 @@ impl Streams {
         Ok(())
     }
 
+    /// No connections, and a new door.
     pub(crate) fn new() -> io::Result<Streams> {
+        Streams::with(StreamDoor::new()?)
+    }
+
+    /// What [`Streams::restore`] replaces. A confined agent may make no door.
+    pub(crate) fn to_restore() -> io::Result<Streams> {
+        Streams::with(StreamDoor::over(None))
+    }
+
+    fn with(door: StreamDoor) -> io::Result<Streams> {
         let set = epoll::create(CreateFlags::CLOEXEC)?;
-        let door = StreamDoor::new()?;
         if let Some(listener) = door.listener() {
             epoll::add(&set, listener, EventData::new_u64(DOOR), EventFlags::IN)?;
         }

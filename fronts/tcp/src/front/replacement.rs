@@ -100,7 +100,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         // them.
         let successors = ManuallyDrop::new(Successors::adopt(sockets.successors, &about.door)?);
         let places = ManuallyDrop::new(Places {
-            streams: Streams::new()?,
+            streams: Streams::to_restore()?,
             door: Door::adopt(sockets.door, &about.door, options)?,
             inquiries: Inquiries::adopt(sockets.inquiries, &about.door),
             captures: Captures::adopt(sockets.captures, &about.door, &about.name),
