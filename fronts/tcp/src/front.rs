@@ -325,7 +325,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
     /// Takes requests of all processes. Returns whether there were any.
     fn take_requests(&mut self, now: Nanos) -> bool {
         let mut worked = false;
-        let mut shares = Vec::new();
+        let (mut shares, mut lends) = (Vec::new(), Vec::new());
         let count = self.processes.len();
         self.first = (self.first + 1) % count.max(1);
         let present = self.processes.iter().flatten().filter(|seated| !seated.is_gone).count();
@@ -348,8 +348,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                         continue;
                     }
                     if let Request::Lend { flow, secret } = *request {
-                        let family = self.stack.family(at as u16);
-                        self.streams.lend(flow, secret, at as u16, family);
+                        lends.push((at as u16, flow, secret));
                     }
                     if *request == Request::Placeholders {
                         shares.push((at, context));
@@ -410,6 +409,10 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             if !self.take_shared(at, context) {
                 self.turn_out(now, at, What::new("is turned out", TAKES_NO_EVENTS));
             }
+        }
+        // A connection is shared before it is lent.
+        for (at, flow, secret) in lends {
+            self.streams.lend(flow, secret, at, self.stack.family(at));
         }
         worked
     }

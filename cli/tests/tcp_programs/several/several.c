@@ -119,11 +119,12 @@ int main(int argc, char **argv) {
 		close(ends[1]);
 		_exit(0);
 	}
-	printf("%d\n", wait_for(child));
+	int ended = wait_for(child);
 	close(ends[1]);
 	char byte;
 	if (read(ends[0], &byte, 1) < 0) return 2;
 	close(ends[0]);
+	printf("%d\n", ended);
 	put(fd, 'g', 2000);
 	printf("parent %ld\n", get(fd, 'g', 2000));
 	end(fd);
@@ -137,17 +138,20 @@ int main(int argc, char **argv) {
 	printf("%ld\n", get(fd, 'h', 100));
 	if (!(child = start())) {
 		put(fd, 'i', 100);
-		printf("child %ld\n", get(fd, 'i', 100));
-		put(fd, 'j', 100);
-		fflush(stdout);
 		_exit(0);
 	}
 	int count = epoll_wait(set, &found, 1, 60000);
 	printf("%d %lu %x\n", count, (unsigned long)found.data.u64, found.events);
 	printf("%d\n", wait_for(child));
+	printf("parent %ld\n", get(fd, 'i', 100));
+	if (!(child = start())) {
+		put(fd, 'j', 100);
+		_exit(0);
+	}
 	struct pollfd polled = {.fd = fd, .events = POLLIN};
 	count = poll(&polled, 1, 60000);
 	printf("%d %x\n", count, polled.revents);
+	printf("%d\n", wait_for(child));
 	printf("parent %ld\n", get(fd, 'j', 100));
 	end(fd);
 	close(set);
