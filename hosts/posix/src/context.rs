@@ -401,7 +401,8 @@ impl<Q: Queues> Context<Q> {
     pub fn connected(&mut self, name: u32) -> Option<io::Result<()>> {
         let socket = self.socket(name);
         match (socket.phase, socket.error) {
-            (Phase::Open(_), _) => Some(Ok(())),
+            // It may have changed hands since.
+            (Phase::Open(_) | Phase::Taken | Phase::Demoted, _) => Some(Ok(())),
             (Phase::Ended, Some(errno)) => Some(Err(io::Error::from_raw_os_error(errno))),
             _ => None,
         }

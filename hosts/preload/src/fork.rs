@@ -119,6 +119,10 @@ impl World {
                     description.is_passed = true;
                     self.context(incarnation).share_connection(name);
                 }
+                if self.change_hands(at) {
+                    // Another process has wanted it at the same time.
+                    return self.take_over(at);
+                }
             }
             refused => {
                 let refused = refused.and_then(Result::err);
