@@ -236,6 +236,10 @@ fn run(program: &'static Program) {
                 })
                 .collect();
             server.kill();
+            // An agent notices the end of a process within 50 ms, and until then its backlog takes connections.
+            within_patience("the end of the listener", || {
+                TcpStream::connect_timeout(&site.at(0), PATIENCE).is_err().then_some(())
+            });
             let server = site.start(program, words);
             let ends: Vec<_> = idle.into_iter().map(ending).collect();
             let mut second = Transcript::new();
