@@ -368,15 +368,14 @@ impl Streams {
         (ids.filter(|id| *id != DOOR).collect(), is_called)
     }
 
-    /// Serves the door. `owner` tells the state of a process. Returns what the
-    /// front must do.
+    /// Serves the door. `owner` tells the state of a process. Returns what the front must do.
     pub(crate) fn serve_door(
         &mut self,
         now: Nanos,
         turn: u64,
         owner: impl Fn(u16) -> Owner,
     ) -> Vec<Need> {
-        self.door.look(now, &self.set, |_| {});
+        self.door.look(now, &self.set);
         let mut callers = std::mem::take(&mut self.door.callers);
         let mut needs = Vec::new();
         let mut led: Vec<u64> = Vec::new();

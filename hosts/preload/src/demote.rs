@@ -16,11 +16,13 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, connect, recv, send,
     shutdown, socket_with,
 };
+use wave_readiness::Source;
 
 use crate::description::{Description, State};
 use crate::messages::say;
 use crate::names::kernels_name;
 use crate::passing::give_names;
+use crate::poll::MOVED;
 use crate::shared::Claim;
 use crate::sockets::Sockets;
 use crate::sys;
@@ -60,15 +62,7 @@ impl Sockets {
 
 impl World {
     fn demote(&mut self, at: usize) {
-        if let State::Open(_) = self.description(at).state {
-            if self.family_secret.is_none() {
-                self.family_secret = sys::random().ok();
-            }
-            let (incarnation, secret) = (self.description(at).incarnation, self.family_secret);
-            self.join(incarnation, secret);
-            self.share_connections(&[at]);
-        }
-        let claim = self.description(at).claim.as_deref().copied();
+        let claim = self.claim(at);
         if matches!(self.description(at).state, State::Open(_) | State::NotOwned)
             && let Some(claim) = claim
             && let Err(why) = self.make_stream(at, &claim)
@@ -110,8 +104,7 @@ impl World {
             self.release(at);
         }
         // Threads that wait for it look again.
-        let source = std::sync::Arc::clone(&self.description(at).source);
-        source.changed(wave_readiness::EventFlags::ERR, wave_readiness::Source::ANY);
+        self.description(at).source.changed(MOVED, Source::ANY);
         self.note_news();
         Ok(())
     }

@@ -311,7 +311,7 @@ impl World {
                 Passed::Listening { own, backlog, sharing, is_shared, is_nonblocking }
             }
             _ => {
-                let mut claim = self.claim_to_pass(at);
+                let mut claim = self.claim(at);
                 let checkpoint = match state {
                     State::Open(name) => {
                         self.description(at).is_passed = true;
@@ -352,19 +352,6 @@ impl World {
         // If this fails, the receiver sees an unconnected socket.
         let _ = sys::attach(fd, &Ticket { cookie, line, passed }.to_words());
         told
-    }
-
-    /// Prepares a connection to be passed on.
-    fn claim_to_pass(&mut self, at: usize) -> Option<Claim> {
-        if let State::Open(_) = self.description(at).state {
-            if self.family_secret.is_none() {
-                self.family_secret = sys::random().ok();
-            }
-            let (incarnation, secret) = (self.description(at).incarnation, self.family_secret);
-            self.join(incarnation, secret);
-            self.share_connections(&[at]);
-        }
-        self.description(at).claim.as_deref().copied()
     }
 
     /// Whether a descriptor's ticket names a different connection from the description's.

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_ulong};
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, CreateFlags};
 use rustix::io::Errno;
@@ -53,7 +53,14 @@ enum Held {
     Set(Arc<Set>),
 }
 
+/// Readiness of a source whose descriptors have become ordinary sockets: calls that wait for it return, and wait for the sockets.
+pub const MOVED: EventFlags = EventFlags::ERR.union(EventFlags::from_bits_retain(1 << 27));
+
 impl Held {
+    fn has_moved(&self) -> bool {
+        matches!(self, Held::Source(source) if source.bits().contains(MOVED))
+    }
+
     fn of(world: &mut World, fd: c_int) -> Held {
         if let Some(set) = world.sets.get(&fd) {
             return Held::Set(Arc::clone(set));
@@ -117,6 +124,22 @@ impl Sockets {
         timeout: Option<Duration>,
         mask: Option<SignalMask>,
     ) -> Result<usize, Errno> {
+        let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if let Some(count) = self.poll_once(fds, left, mask)? {
+                return Ok(count);
+            }
+        }
+    }
+
+    /// As [`Sockets::poll`]; `None` if a descriptor has become an ordinary socket meanwhile.
+    fn poll_once(
+        &self,
+        fds: &mut [libc::pollfd],
+        timeout: Option<Duration>,
+        mask: Option<SignalMask>,
+    ) -> Result<Option<usize>, Errno> {
         let held: Vec<Option<Held>> = {
             let mut world = self.open()?;
             // Negative numbers are skipped.
@@ -137,21 +160,46 @@ impl Sockets {
         let thread = Thread::new(self, mask)?.naming(fds.iter().map(|entry| entry.fd));
         wave_readiness::poll(&thread, &mut entries, timeout)?;
         drop(thread);
+        if held.iter().flatten().any(Held::has_moved) {
+            return Ok(None);
+        }
         fds.iter_mut().for_each(|entry| entry.revents = 0);
         for (entry, place) in entries.iter().zip(places) {
             fds[place].revents |= entry.found.bits() as u16 as i16;
         }
-        Ok(fds.iter().filter(|entry| entry.revents != 0).count())
+        Ok(Some(fds.iter().filter(|entry| entry.revents != 0).count()))
     }
 
     /// pselect(2) of the first `count` descriptors. Each set has a bit per descriptor; on return only the bits of ready ones are set.
     pub fn select(
         &self,
         count: usize,
-        sets: [Option<&mut [c_ulong]>; 3],
+        mut sets: [Option<&mut [c_ulong]>; 3],
         timeout: Option<Duration>,
         mask: Option<SignalMask>,
     ) -> Result<usize, Errno> {
+        let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            let asked = sets.each_ref().map(|set| set.as_ref().map(|set| set.to_vec()));
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            let parts = sets.each_mut().map(|set| set.as_mut().map(|set| &mut set[..]));
+            if let Some(found) = self.select_once(count, parts, left, mask)? {
+                return Ok(found);
+            }
+            for (set, asked) in sets.iter_mut().flatten().zip(asked.iter().flatten()) {
+                set.copy_from_slice(asked);
+            }
+        }
+    }
+
+    /// As [`Sockets::select`]; `None` if a descriptor has become an ordinary socket meanwhile.
+    fn select_once(
+        &self,
+        count: usize,
+        sets: [Option<&mut [c_ulong]>; 3],
+        timeout: Option<Duration>,
+        mask: Option<SignalMask>,
+    ) -> Result<Option<usize>, Errno> {
         let is_named = |fd: usize| {
             let bits = c_ulong::BITS as usize;
             sets.iter().flatten().any(|set| set[fd / bits] & 1 << (fd % bits) != 0)
@@ -171,7 +219,9 @@ impl Sockets {
         let named = (0..).zip(&held).filter(|(_, held)| held.is_some()).map(|(fd, _)| fd);
         let thread = Thread::new(self, mask)?.naming(named);
         let resolve = |fd: c_int| held[fd as usize].as_ref()?.targets(fd)[0];
-        wave_readiness::select(&thread, count, &mut sets, resolve, timeout)
+        let found = wave_readiness::select(&thread, count, &mut sets, resolve, timeout)?;
+        let has_moved = held.iter().flatten().any(Held::has_moved);
+        Ok((!has_moved).then_some(found))
     }
 
     /// epoll_ctl(2) on `set`. `event` is `None` with EPOLL_CTL_DEL.

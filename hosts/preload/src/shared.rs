@@ -33,7 +33,6 @@ pub struct Claim {
 impl World {
     /// Begins a call: waits until the agent has said which of the shared connections it has taken away.
     pub fn enter_shared(&mut self) {
-        self.free_the_over();
         for agent in &mut self.agents {
             while agent.context.shares() && !agent.context.enter_shared() {
                 self.has_untold = true;
@@ -55,17 +54,31 @@ impl World {
         }
     }
 
-    /// Prepares these descriptions' connections to be used by other processes, under the secret of this process's family.
-    pub fn share_connections(&mut self, all: &[usize]) {
+    /// What another process needs to use a connection, which is shared for that if it is this process's.
+    pub fn claim(&mut self, at: usize) -> Option<Claim> {
+        if let State::Open(_) = self.description(at).state {
+            if self.family_secret.is_none() {
+                self.family_secret = sys::random().ok();
+            }
+            let (incarnation, secret) = (self.description(at).incarnation, self.family_secret);
+            self.join(incarnation, secret);
+            self.share_connections(|other| other == at);
+        }
+        self.description(at).claim.as_deref().copied()
+    }
+
+    /// Prepares connections to be used by other processes, under the secret of this process's family: those for whose descriptions `is_it`
+    /// holds.
+    pub fn share_connections(&mut self, is_it: impl Fn(usize) -> bool) {
         let Some(secret) = self.family_secret else { return };
+        let mut is_known = vec![false; self.descriptions.len()];
         let mut places: Vec<(u64, usize, c_int, u32)> = Vec::new();
-        for (fd, at) in self.numbers().collect::<Vec<_>>() {
-            let is_known = places.iter().any(|(_, known, ..)| *known == at);
-            let description = self.description(at);
-            if let State::Open(name) = description.state
+        for (fd, at) in self.numbers() {
+            let description = self.descriptions[at].as_ref().filter(|_| is_it(at));
+            if let Some(description) = description
+                && let State::Open(name) = description.state
                 && description.claim.is_none()
-                && all.contains(&at)
-                && !is_known
+                && !std::mem::replace(&mut is_known[at], true)
             {
                 places.push((description.incarnation, at, fd, name));
             }

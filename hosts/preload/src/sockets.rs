@@ -42,6 +42,7 @@ pub struct Open<'a> {
 impl<'a> Open<'a> {
     fn new(world: lock::Guard<'a, World>) -> Open<'a> {
         let mut open = Open { world, signals: Signals::default() };
+        open.free_the_over();
         open.enter_shared();
         open
     }

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -155,6 +156,25 @@ int main(int argc, char **argv) {
 	printf("parent %ld\n", get(fd, 'j', 100));
 	end(fd);
 	close(set);
+
+	puts("# poll and select wait for a connection that a child uses meanwhile");
+	for (int i = 0; i < 20; i++) {
+		fd = dial();
+		if (!(child = start())) {
+			put(fd, 'm', 10);
+			_exit(0);
+		}
+		fd_set ready;
+		FD_ZERO(&ready);
+		FD_SET(fd, &ready);
+		polled.fd = fd;
+		if (i % 2) count = select(fd + 1, &ready, 0, 0, 0);
+		else count = poll(&polled, 1, 60000);
+		int status = wait_for(child);
+		int events = i % 2 ? FD_ISSET(fd, &ready) != 0 : polled.revents;
+		printf("%d %d %d %ld\n", count, events, status, get(fd, 'm', 10));
+		end(fd);
+	}
 
 	puts("# names and options stay");
 	fd = dial();

@@ -130,8 +130,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
     /// Moves bytes between a connection and its stream.
     fn relay(&mut self, now: Nanos, id: u64) {
         if self.stack.room_for_requests() < 2 {
-            // The stream stays ready.
-            return;
+            return self.streams.rearm(id);
         }
         let Some(relay) = self.streams.relay(id) else { return };
         let context = relay.held.context;

@@ -21,12 +21,14 @@ use wave_core::clock::Nanos;
 /// Event data of the door's sockets.
 pub(super) const DOOR: u64 = 0;
 /// First word of a greeting, in the byte order of the machine.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"wavedoor");
+const MAGIC: u64 = u64::from_le_bytes(*b"wavedoor");
 /// Bytes of a greeting: MAGIC, the secret's high and low half, the connection.
 const HELLO_BYTES: usize = 32;
-/// Answers.
+/// Connect the placeholder.
 pub(super) const GO: u8 = b'G';
+/// The placeholder is an ordinary socket now.
 pub(super) const DONE: u8 = b'D';
+/// The connection is over, or the secret is wrong.
 pub(super) const NEVER: u8 = b'N';
 /// Time for a process to say what it wants, and to connect a placeholder.
 const PATIENCE: Nanos = Nanos::from_millis(2_000);
@@ -107,8 +109,8 @@ impl StreamDoor {
         self.arrived.is_empty() && self.callers.is_empty()
     }
 
-    /// Accepts sockets, adds them to `set`, and hears what they say. Calls `give_up` for a caller that has gone.
-    pub(super) fn look(&mut self, now: Nanos, set: &OwnedFd, mut give_up: impl FnMut(&Caller)) {
+    /// Accepts sockets, adds them to `set`, and hears what they say.
+    pub(super) fn look(&mut self, now: Nanos, set: &OwnedFd) {
         for _ in 0..ACCEPTS_PER_TURN {
             if self.arrived.len() + self.callers.len() >= WAITING_MAX {
                 break;
@@ -137,13 +139,7 @@ impl StreamDoor {
             Err(_) => false,
         });
         self.arrived = arrived;
-        self.callers.retain_mut(|caller| {
-            let stays = caller.hear().is_ok();
-            if !stays {
-                give_up(caller);
-            }
-            stays
-        });
+        self.callers.retain_mut(|caller| caller.hear().is_ok());
     }
 
     /// The accepted socket whose other end has this port.

@@ -28,8 +28,6 @@ pub(crate) struct Relay {
     pub(crate) has_begun: bool,
     /// The end of the peer's stream was passed on.
     has_shut: bool,
-    /// The stream's room is used up.
-    is_full: bool,
     /// What the stack was told last: positions read and written, memory, and the stream's end.
     told: (u64, u64, Filled, bool),
 }
@@ -67,7 +65,7 @@ impl Relay {
 
     pub(crate) fn new(held: HeldFlow) -> Relay {
         let told = (held.read, held.written, held.filled, held.has_ended);
-        Relay { held, stream: None, has_begun: false, has_shut: false, is_full: false, told }
+        Relay { held, stream: None, has_begun: false, has_shut: false, told }
     }
 
     /// Begins to use a stream. If the agent is killed, the program gets ECONNRESET: a clean end would truncate what it receives.
@@ -133,8 +131,8 @@ impl Relay {
         let Some(stream) = &self.stream else { return Ok(()) };
         let held = &mut self.held;
         let end = held.received.min(held.read + TURN_BYTES);
-        self.is_full = false;
-        while held.read < end && !self.is_full {
+        let mut is_full = false;
+        while held.read < end && !is_full {
             for (at, bytes) in held.rings[0].parts(held.read, (end - held.read) as u32) {
                 if bytes == 0 {
                     break;
@@ -144,12 +142,12 @@ impl Relay {
                     Ok(count) => {
                         held.read += count as u64;
                         if count < bytes as usize {
-                            self.is_full = true;
+                            is_full = true;
                             break;
                         }
                     }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                        self.is_full = true;
+                        is_full = true;
                         break;
                     }
                     Err(error) if error.kind() == ErrorKind::Interrupted => break,
@@ -220,7 +218,9 @@ impl Relay {
         let limit = Ring::limit(held.rings[1].bytes, held.acknowledged, held.filled.send);
         let mut flags = EventFlags::empty();
         flags.set(EventFlags::IN, !held.has_ended && limit > held.written);
-        flags.set(EventFlags::OUT, self.is_full);
+        // Bytes or the end wait for room in the stream, for the next turn, or for room in the stack.
+        let owes_end = held.has_peer_ended && !self.has_shut;
+        flags.set(EventFlags::OUT, held.read < held.received || owes_end);
         flags
     }
 

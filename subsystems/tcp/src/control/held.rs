@@ -20,13 +20,13 @@ pub struct HeldFlow {
     pub rings: [Ring; 2],
     /// How much of the rings has memory.
     pub filled: Filled,
-    /// Positions: received, read, written, acknowledged.
+    /// Position up to which bytes have arrived.
     pub received: u64,
-    /// See `received`.
+    /// Position up to which bytes were read.
     pub read: u64,
-    /// See `received`.
+    /// Position up to which bytes are in the send ring.
     pub written: u64,
-    /// See `received`.
+    /// Position up to which the peer has acknowledged.
     pub acknowledged: u64,
     /// The peer's stream ends at `received`.
     pub has_peer_ended: bool,
