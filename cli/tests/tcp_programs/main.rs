@@ -3,6 +3,7 @@
 mod bursts;
 mod deaths;
 mod forks;
+mod interruptions;
 mod library;
 mod matrix;
 mod network;

@@ -17,6 +17,8 @@
 
 mod address;
 mod agent;
+#[allow(unsafe_code, reason = "a signal handler's arguments")]
+mod cancellation;
 mod close;
 mod config;
 mod deferred_close;
@@ -30,6 +32,8 @@ mod names;
 mod options;
 mod passing;
 mod poll;
+#[allow(unsafe_code, reason = "signal handlers")]
+mod signals;
 mod sockets;
 #[allow(unsafe_code, reason = "signals, masks, and descriptors by number")]
 mod sys;

@@ -24,8 +24,10 @@ use crate::description::{Description, State};
 use crate::names::{family_of, kernels_name};
 use crate::options::Kept;
 use crate::passing::listener_of;
+use crate::signals::{self, waits};
 use crate::sockets::{Sockets, Verdict};
 use crate::sys;
+use crate::wait::Stop;
 use crate::world::{RETRY, World};
 
 /// Largest backlog, as Linux's `somaxconn`.
@@ -131,7 +133,7 @@ impl Sockets {
                 matches!(world.description(at).state, State::Listening { is_shared: true, .. });
             is_shared.then_some(fd)
         };
-        self.call(fd, false, Timeout::Recv, shared, |world, at, stop| {
+        let step = |world: &mut World, at: usize, stop: Option<Stop>| {
             let State::Listening { is_shared, .. } = world.description(at).state else {
                 return Some(Err(Errno::INVAL));
             };
@@ -146,7 +148,8 @@ impl Sockets {
                 world.accept(at, flags)
             };
             accepted.or_else(|| stop.map(|stop| Err(stop.errno())))
-        })
+        };
+        waits(|| self.call(fd, false, Timeout::Recv, shared, step))
     }
 }
 
@@ -208,7 +211,7 @@ impl World {
                 (listener, failed) = self.request(incarnation, own, length, sharing, &kept);
                 break;
             }
-            std::thread::sleep(RETRY);
+            let _ = signals::sleep(&mut [], Some(RETRY), None);
         }
         let shared = |failed: Option<Errno>| match failed {
             Some(error) => Err(error),

@@ -12,6 +12,7 @@ use wave_readiness::{EventFlags, Source};
 use crate::address::{self, Encoded, Family};
 use crate::description::{Description, State, Tcp};
 use crate::options::Kept;
+use crate::signals::waits;
 use crate::sockets::{Sockets, Verdict};
 use crate::sys;
 use crate::wait::Stop;
@@ -72,6 +73,10 @@ impl Sockets {
     /// connect(2). A host on one of the agent's networks makes the socket ours, unless the socket is bound to another of the machine's
     /// addresses.
     pub fn connect(&self, fd: c_int, address: &[u8]) -> Verdict<()> {
+        waits(|| self.connect_once(fd, address))
+    }
+
+    fn connect_once(&self, fd: c_int, address: &[u8]) -> Verdict<()> {
         match self.begin_connect(fd, address) {
             Verdict::Ours(Ok(())) => {}
             other => return other,
@@ -86,7 +91,7 @@ impl Sockets {
                 let description = world.description(at);
                 if view.tcp == Tcp::SynSent {
                     return stop.map(|stop| match stop {
-                        Stop::Interrupted => Err(Errno::INTR),
+                        Stop::Interrupted { .. } => Err(stop.errno()),
                         Stop::Nonblocking | Stop::TimedOut => Err(Errno::INPROGRESS),
                     });
                 }

@@ -15,6 +15,7 @@ use wave_readiness::{Bits, Epoll, Event, EventData, EventFlags, Polled, Source, 
 use crate::close::may_become_ours;
 use crate::description::State;
 use crate::marks::Marks;
+use crate::signals::waits;
 use crate::sockets::{Sockets, Verdict};
 use crate::sys::{self, SignalMask};
 use crate::wait::Thread;
@@ -111,6 +112,15 @@ impl Sockets {
         timeout: Option<Duration>,
         mask: Option<SignalMask>,
     ) -> Result<usize, Errno> {
+        waits(|| self.poll_once(fds, timeout, mask))
+    }
+
+    fn poll_once(
+        &self,
+        fds: &mut [libc::pollfd],
+        timeout: Option<Duration>,
+        mask: Option<SignalMask>,
+    ) -> Result<usize, Errno> {
         let held: Vec<Option<Held>> = {
             let mut world = self.open()?;
             // Negative numbers are skipped.
@@ -140,6 +150,19 @@ impl Sockets {
 
     /// pselect(2) of the first `count` descriptors. Each set has a bit per descriptor; on return only the bits of ready ones are set.
     pub fn select(
+        &self,
+        count: usize,
+        mut sets: [Option<&mut [c_ulong]>; 3],
+        timeout: Option<Duration>,
+        mask: Option<SignalMask>,
+    ) -> Result<usize, Errno> {
+        waits(|| {
+            let sets = sets.each_mut().map(Option::as_deref_mut);
+            self.select_once(count, sets, timeout, mask)
+        })
+    }
+
+    fn select_once(
         &self,
         count: usize,
         sets: [Option<&mut [c_ulong]>; 3],
@@ -229,6 +252,16 @@ impl Sockets {
 
     /// epoll_pwait(2). A call that may sleep makes every set ours: another thread may add the set's first socket of ours meanwhile.
     pub fn epoll_wait(
+        &self,
+        set: c_int,
+        events: &mut [Event],
+        timeout: Option<Duration>,
+        mask: Option<SignalMask>,
+    ) -> Verdict<usize> {
+        waits(|| self.epoll_wait_once(set, events, timeout, mask))
+    }
+
+    fn epoll_wait_once(
         &self,
         set: c_int,
         events: &mut [Event],

@@ -1,11 +1,14 @@
 //! System calls for which rustix has no safe form. None goes through a symbol that `interpose` replaces.
 
+mod signals;
+
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::time::Duration;
 
-use rustix::event::{PollFd, Timespec};
+use rustix::event::PollFd;
 use rustix::io::Errno;
+
+pub use signals::*;
 
 /// A program's descriptor, by its number.
 pub fn fd(number: c_int) -> BorrowedFd<'static> {
@@ -25,8 +28,9 @@ pub fn close(number: c_int) {
 /// An unguessable number.
 pub fn random() -> Result<u128, Errno> {
     let mut bytes = [0_u8; 16];
+    // The C library's own would be a cancellation point.
     // SAFETY: `bytes` is valid for writes of its length.
-    let count = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    let count = unsafe { libc::syscall(libc::SYS_getrandom, bytes.as_mut_ptr(), bytes.len(), 0) };
     match count {
         16 => Ok(u128::from_ne_bytes(bytes)),
         _ => Err(last_error()),
@@ -157,39 +161,30 @@ pub fn set_mss_max(number: c_int, bytes: c_int) {
 /// A set of signals in the kernel's layout.
 pub type SignalMask = u64;
 
-/// The kernel's ppoll(2). Returns the number of entries with events. Without a `timeout`, it waits for ever.
-pub fn ppoll(
+/// The kernel's ppoll(2). Returns the number of entries with events. A signal handler may change the time that is left.
+///
+/// # Safety
+/// `left` is valid for the call.
+pub unsafe fn ppoll(
     fds: &mut [libc::pollfd],
-    timeout: Option<Duration>,
+    left: *mut libc::timespec,
     mask: Option<SignalMask>,
 ) -> Result<usize, Errno> {
-    let mut timeout = timeout.map(|timeout| libc::timespec {
-        tv_sec: timeout.as_secs().min(i64::MAX as u64) as libc::time_t,
-        tv_nsec: timeout.subsec_nanos().into(),
-    });
-    let at = timeout.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
     let mask = mask.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let bytes = size_of::<SignalMask>();
-    // SAFETY: `fds` is valid for its number of entries; `at` and `mask` are null or valid for the call.
+    // SAFETY: `fds` is valid for its number of entries, `mask` is null or valid; `left` by the contract.
     let count =
-        unsafe { libc::syscall(libc::SYS_ppoll, fds.as_mut_ptr(), fds.len(), at, mask, bytes) };
+        unsafe { libc::syscall(libc::SYS_ppoll, fds.as_mut_ptr(), fds.len(), left, mask, bytes) };
     usize::try_from(count).map_err(|_| last_error())
 }
 
-/// As [`ppoll`].
-pub fn poll_masked(
-    fds: &mut [PollFd<'_>],
-    timeout: Option<&Timespec>,
-    mask: SignalMask,
-) -> Result<usize, Errno> {
+/// Entries of poll(2) in the kernel's layout.
+pub fn raw_entries<'a>(fds: &'a mut [PollFd<'_>]) -> &'a mut [libc::pollfd] {
     const { assert!(size_of::<PollFd<'_>>() == size_of::<libc::pollfd>()) };
     const { assert!(align_of::<PollFd<'_>>() == align_of::<libc::pollfd>()) };
     let at = fds.as_mut_ptr().cast::<libc::pollfd>();
     // SAFETY: a `PollFd` is a `struct pollfd` of the same size, as rustix documents; poll only writes its events.
-    let fds = unsafe { std::slice::from_raw_parts_mut(at, fds.len()) };
-    let timeout = timeout
-        .map(|timeout| Duration::new(timeout.tv_sec.max(0) as u64, timeout.tv_nsec.max(0) as u32));
-    ppoll(fds, timeout, Some(mask))
+    unsafe { std::slice::from_raw_parts_mut(at, fds.len()) }
 }
 
 /// Number of written bytes that the peer of a kernel socket has not acknowledged (`SIOCOUTQ`: see tcp(7)).

@@ -11,6 +11,7 @@ use rustix::net::sockopt::{Timeout, socket_timeout};
 use wave_readiness::Waiter;
 
 use crate::lock::Waiting;
+use crate::signals::{self, RESTART};
 use crate::sockets::{Open, Sockets, Verdict};
 use crate::sys::{self, SignalMask};
 use crate::world::{RETRY, World};
@@ -22,7 +23,7 @@ pub enum Woken {
     Rung,
     /// The deadline has passed.
     TimedOut,
-    /// A signal handler has run.
+    /// A signal has arrived, or the thread is cancelled.
     Interrupted,
 }
 
@@ -74,10 +75,10 @@ impl Waiter for Thread<'_> {
     }
 
     fn poll(&self, fds: &mut [PollFd<'_>], timeout: Option<&Timespec>) -> Result<usize, Errno> {
-        Waiting::outside(|| match self.mask {
-            None => rustix::event::poll(fds, timeout),
-            Some(mask) => sys::poll_masked(fds, timeout, mask),
-        })
+        let timeout = timeout.map(|timeout| {
+            Duration::new(timeout.tv_sec.max(0) as u64, timeout.tv_nsec.max(0) as u32)
+        });
+        Waiting::outside(|| signals::sleep(sys::raw_entries(fds), timeout, self.mask))
     }
 }
 
@@ -88,8 +89,9 @@ pub enum Stop {
     Nonblocking,
     /// The socket's timeout has passed.
     TimedOut,
-    /// A signal handler has run.
-    Interrupted,
+    /// A signal has arrived, whose handler runs after the call. `restarts` if the call may then be made again (SA_RESTART): the kernel's
+    /// restart unless the socket has a timeout.
+    Interrupted { restarts: bool },
 }
 
 impl Stop {
@@ -97,7 +99,8 @@ impl Stop {
     pub fn errno(self) -> Errno {
         match self {
             Stop::Nonblocking | Stop::TimedOut => Errno::AGAIN,
-            Stop::Interrupted => Errno::INTR,
+            Stop::Interrupted { restarts: true } => RESTART,
+            Stop::Interrupted { restarts: false } => Errno::INTR,
         }
     }
 }
@@ -122,8 +125,10 @@ impl Sockets {
             Err(_) => {
                 world.unpark();
                 drop(world);
-                std::thread::sleep(RETRY);
-                return (self.reopen(), Woken::Rung);
+                let slept = signals::sleep(&mut [], Some(RETRY), mask);
+                let is_interrupted = slept == Err(Errno::INTR);
+                let woken = if is_interrupted { Woken::Interrupted } else { Woken::Rung };
+                return (self.reopen(), woken);
             }
         };
         let bells: Vec<(u64, Arc<OwnedFd>)> = world
@@ -142,7 +147,8 @@ impl Sockets {
         kernel.push(entry(&own));
         let now = Instant::now();
         let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
-        let ready = sys::ppoll(kernel, Some(left.map_or(most, |left| left.min(most))), mask);
+        let most = left.map_or(most, |left| left.min(most));
+        let ready = signals::sleep(kernel, Some(most), mask);
         let rung: Vec<bool> = kernel[count..].iter().map(|entry| entry.revents != 0).collect();
         kernel.truncate(count);
 
@@ -173,7 +179,7 @@ impl Sockets {
         self.open().expect("this thread has just unlocked it")
     }
 
-    /// Calls `step` until it answers. Given a [`Stop`], it must answer.
+    /// Calls `step` until it answers. Given a [`Stop`], it must answer. Fails with [`RESTART`] to be made again: see [`signals::waits`].
     ///
     /// Waits between the steps as a socket call does, for at most the socket's `timeout`; does not wait on a nonblocking socket or if
     /// `never_waits`. `kernel` can name a kernel descriptor to wait for as well.
@@ -220,10 +226,11 @@ impl Sockets {
                 Woken::TimedOut => {
                     break step(&mut world, at, Some(Stop::TimedOut)).expect("as above");
                 }
-                Woken::Interrupted if patience.is_some() || !sys::calls_restart() => {
-                    break step(&mut world, at, Some(Stop::Interrupted)).expect("as above");
+                Woken::Interrupted => {
+                    let stop = Stop::Interrupted { restarts: patience.is_none() };
+                    break step(&mut world, at, Some(stop)).expect("as above");
                 }
-                _ => {}
+                Woken::Rung => {}
             }
         };
         world.settle(at);

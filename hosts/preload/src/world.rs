@@ -19,6 +19,7 @@ use crate::description::{Description, State, Tcp, Told, View};
 use crate::held::Held;
 use crate::marks::Marks;
 use crate::poll::Set;
+use crate::sys;
 
 /// Longest sleep before a check whether the agents are still alive. A hang-up wakes at once.
 const LIFE_CHECK: Duration = Duration::from_secs(1);
@@ -130,7 +131,8 @@ impl World {
             }
         }
         self.incarnations += 1;
-        let mut agent = Agent::attach(&self.config.socket, self.incarnations, patience)?;
+        let (socket, incarnation) = (&self.config.socket, self.incarnations);
+        let mut agent = sys::without_cancellation(|| Agent::attach(socket, incarnation, patience))?;
         let deferred: Vec<u64> = self
             .agents
             .iter()

@@ -6,6 +6,7 @@ use libc::msghdr;
 
 use super::process::{is_ours, sockets, sockets_or_new};
 use crate::passing::has_ticket;
+use crate::signals;
 
 /// Most descriptors in a message (SCM_MAX_FD).
 const DESCRIPTORS_MAX: usize = 253;
@@ -42,12 +43,15 @@ unsafe fn descriptors(message: *const msghdr, is_it: fn(c_int) -> bool) -> Vec<c
 /// sendmsg(2)'s.
 pub unsafe fn pass(message: *const msghdr) {
     // SAFETY: the same contract.
-    let fds = unsafe { descriptors(message, is_ours) };
-    if !fds.is_empty()
-        && let Some(sockets) = sockets()
-    {
-        sockets.pass(&fds);
-    }
+    let pass = || unsafe {
+        let fds = descriptors(message, is_ours);
+        if !fds.is_empty()
+            && let Some(sockets) = sockets()
+        {
+            sockets.pass(&fds);
+        }
+    };
+    signals::enter(pass);
 }
 
 /// Takes over the descriptors of a received message, if it has any.
@@ -56,10 +60,13 @@ pub unsafe fn pass(message: *const msghdr) {
 /// `message` is valid with its control data.
 pub unsafe fn got(message: *const msghdr) {
     // SAFETY: the same contract.
-    let fds = unsafe { descriptors(message, has_ticket) };
-    if !fds.is_empty()
-        && let Some(sockets) = sockets_or_new()
-    {
-        sockets.got(&fds, false);
-    }
+    let take = || unsafe {
+        let fds = descriptors(message, has_ticket);
+        if !fds.is_empty()
+            && let Some(sockets) = sockets_or_new()
+        {
+            sockets.got(&fds, false);
+        }
+    };
+    signals::enter(take);
 }

@@ -2,20 +2,18 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::process::{is_ours, sockets, sockets_or_new};
-use super::{bytes, done, fail, give_address, next};
+use super::process::{is_ours, sockets, sockets_or_new, with, with_or_new};
+use super::{bytes, done, fail, give_address, next, next_point};
 use crate::sockets::Verdict;
 
 type Length = libc::socklen_t;
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn bind(fd: c_int, address: *const c_void, length: Length) -> c_int {
-    if let Some(sockets) = sockets_or_new()
-        && fd >= 0
-    {
+unsafe extern "C-unwind" fn bind(fd: c_int, address: *const c_void, length: Length) -> c_int {
+    if fd >= 0 {
         // SAFETY: bind(2)'s contract.
         let address = unsafe { bytes(address, length as usize) };
-        if let Verdict::Ours(bound) = sockets.bind(fd, address) {
+        if let Some(Verdict::Ours(bound)) = with_or_new(|sockets| sockets.bind(fd, address)) {
             return done(bound);
         }
     }
@@ -23,7 +21,7 @@ unsafe extern "C" fn bind(fd: c_int, address: *const c_void, length: Length) -> 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn connect(fd: c_int, address: *const c_void, length: Length) -> c_int {
+unsafe extern "C-unwind" fn connect(fd: c_int, address: *const c_void, length: Length) -> c_int {
     if let Some(sockets) = sockets_or_new()
         && fd >= 0
     {
@@ -33,14 +31,13 @@ unsafe extern "C" fn connect(fd: c_int, address: *const c_void, length: Length) 
             return done(connected);
         }
     }
-    next!(connect(fd => c_int, address => *const c_void, length => Length) -> c_int)
+    next_point!(connect(fd => c_int, address => *const c_void, length => Length) -> c_int)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
-    if let Some(sockets) = sockets_or_new()
-        && fd >= 0
-        && let Verdict::Ours(listening) = sockets.listen(fd, backlog)
+extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    if fd >= 0
+        && let Some(Verdict::Ours(listening)) = with_or_new(|sockets| sockets.listen(fd, backlog))
     {
         return done(listening);
     }
@@ -48,7 +45,7 @@ extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn accept4(
+unsafe extern "C-unwind" fn accept4(
     fd: c_int,
     address: *mut c_void,
     length: *mut Length,
@@ -69,23 +66,22 @@ unsafe extern "C" fn accept4(
             Err(error) => fail(error),
         };
     }
-    next!(accept4(fd => c_int, address => *mut c_void, length => *mut Length, flags => c_int) -> c_int)
+    next_point!(accept4(fd => c_int, address => *mut c_void, length => *mut Length, flags => c_int) -> c_int)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn accept(fd: c_int, address: *mut c_void, length: *mut Length) -> c_int {
+unsafe extern "C-unwind" fn accept(fd: c_int, address: *mut c_void, length: *mut Length) -> c_int {
     if is_ours(fd) {
         // SAFETY: the same contract.
         return unsafe { accept4(fd, address, length, 0) };
     }
-    next!(accept(fd => c_int, address => *mut c_void, length => *mut Length) -> c_int)
+    next_point!(accept(fd => c_int, address => *mut c_void, length => *mut Length) -> c_int)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     if is_ours(fd)
-        && let Some(sockets) = sockets()
-        && let Verdict::Ours(shut) = sockets.shutdown(fd, how)
+        && let Some(Verdict::Ours(shut)) = with(|sockets| sockets.shutdown(fd, how))
     {
         return done(shut);
     }
@@ -93,10 +89,13 @@ extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn getsockname(fd: c_int, address: *mut c_void, length: *mut Length) -> c_int {
+unsafe extern "C-unwind" fn getsockname(
+    fd: c_int,
+    address: *mut c_void,
+    length: *mut Length,
+) -> c_int {
     if is_ours(fd)
-        && let Some(sockets) = sockets()
-        && let Verdict::Ours(name) = sockets.local_name(fd)
+        && let Some(Verdict::Ours(name)) = with(|sockets| sockets.local_name(fd))
     {
         // SAFETY: getsockname(2)'s contract.
         return done(name.map(|name| unsafe { give_address(&name, address, length) }));
@@ -105,10 +104,13 @@ unsafe extern "C" fn getsockname(fd: c_int, address: *mut c_void, length: *mut L
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn getpeername(fd: c_int, address: *mut c_void, length: *mut Length) -> c_int {
+unsafe extern "C-unwind" fn getpeername(
+    fd: c_int,
+    address: *mut c_void,
+    length: *mut Length,
+) -> c_int {
     if is_ours(fd)
-        && let Some(sockets) = sockets()
-        && let Verdict::Ours(name) = sockets.peer_name(fd)
+        && let Some(Verdict::Ours(name)) = with(|sockets| sockets.peer_name(fd))
     {
         // SAFETY: getpeername(2)'s contract.
         return done(name.map(|name| unsafe { give_address(&name, address, length) }));
@@ -117,7 +119,7 @@ unsafe extern "C" fn getpeername(fd: c_int, address: *mut c_void, length: *mut L
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn getsockopt(
+unsafe extern "C-unwind" fn getsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -125,8 +127,7 @@ unsafe extern "C" fn getsockopt(
     length: *mut Length,
 ) -> c_int {
     if is_ours(fd)
-        && let Some(sockets) = sockets()
-        && let Verdict::Ours(option) = sockets.option(fd, level, name)
+        && let Some(Verdict::Ours(option)) = with(|sockets| sockets.option(fd, level, name))
     {
         return match option {
             Ok(option) if value.is_null() || length.is_null() => {
@@ -153,7 +154,7 @@ unsafe extern "C" fn getsockopt(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn setsockopt(
+unsafe extern "C-unwind" fn setsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -172,14 +173,11 @@ unsafe extern "C" fn setsockopt(
         value => *const c_void,
         length => Length,
     ) -> c_int);
-    if is_ours
-        && set == 0
-        && let Some(sockets) = sockets()
-    {
-        match (level, name) {
+    if is_ours && set == 0 {
+        with(|sockets| match (level, name) {
             (libc::IPPROTO_TCP, libc::TCP_CORK) => sockets.cork_was_set(fd),
             _ => sockets.option_was_set(fd),
-        }
+        });
     }
     set
 }
