@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, Timespec};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, socket_timeout};
+use smallvec::SmallVec;
 use wave_readiness::Waiter;
 
 use crate::lock::Waiting;
@@ -15,6 +16,12 @@ use crate::signals::{self, RESTART};
 use crate::sockets::{Open, Sockets, Verdict};
 use crate::sys::{self, SignalMask};
 use crate::world::{RETRY, World};
+
+/// A wait for no more descriptors allocates nothing.
+const FEW: usize = 8;
+
+/// Entries of poll(2).
+pub type Entries = SmallVec<[libc::pollfd; FEW]>;
 
 /// The end of a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +118,7 @@ impl Sockets {
         &'a self,
         mut world: Open<'a>,
         deadline: Option<Instant>,
-        kernel: &mut Vec<libc::pollfd>,
+        kernel: &mut Entries,
         mask: Option<SignalMask>,
     ) -> (Open<'a>, Woken) {
         world.park();
@@ -131,7 +138,7 @@ impl Sockets {
                 return (self.reopen(), woken);
             }
         };
-        let bells: Vec<(u64, Arc<OwnedFd>)> = world
+        let bells: SmallVec<[(u64, Arc<OwnedFd>); FEW]> = world
             .agents
             .iter()
             .filter(|agent| !agent.context.is_dead())
@@ -149,7 +156,8 @@ impl Sockets {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
         let most = left.map_or(most, |left| left.min(most));
         let ready = signals::sleep(kernel, Some(most), mask);
-        let rung: Vec<bool> = kernel[count..].iter().map(|entry| entry.revents != 0).collect();
+        let rung: SmallVec<[bool; FEW]> =
+            kernel[count..].iter().map(|entry| entry.revents != 0).collect();
         kernel.truncate(count);
 
         let mut world = self.reopen();
@@ -212,7 +220,7 @@ impl Sockets {
         // The call continues even if the descriptor is closed meanwhile.
         world.description(at).handles += 1;
         let answer = loop {
-            let mut polled: Vec<libc::pollfd> = kernel(&mut world, at)
+            let mut polled: Entries = kernel(&mut world, at)
                 .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
                 .into_iter()
                 .collect();

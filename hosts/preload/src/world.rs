@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
+use smallvec::SmallVec;
 use wave_posix::{Context, Line, Phase, ToeError};
 use wave_readiness::{EventFlags, Source};
 
@@ -271,15 +272,15 @@ impl World {
     /// Processes events from the agents. Returns whether there were any.
     pub fn look(&mut self) -> bool {
         let mut found = std::mem::take(&mut self.has_untold);
-        let mut changed = Vec::new();
+        let mut changed: SmallVec<[usize; 16]> = SmallVec::new();
         for agent in &mut self.agents {
             found |= agent.look();
             while let Some(name) = agent.context.pop_changed() {
-                changed.extend(agent.owners.get(&name));
+                changed.extend(agent.owners.get(&name).copied());
             }
         }
         if found || !changed.is_empty() {
-            changed.extend(&self.listeners);
+            changed.extend_from_slice(&self.listeners);
             changed.into_iter().for_each(|at| self.tell(at, EventFlags::empty()));
             self.has_news = true;
         }

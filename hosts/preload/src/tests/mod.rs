@@ -3,3 +3,4 @@
 mod agents;
 mod blocking;
 mod differential;
+mod signals;
