@@ -160,8 +160,7 @@ pub fn waits<A: Answer>(mut call: impl FnMut() -> A) -> A {
             cancellation::point();
             let (answer, restarts) = thread.enter(&mut call);
             match answer.error() {
-                // A handler that is not called by `on_signal` has run during the sleep.
-                Some(RESTART) if restarts.unwrap_or_else(sys::calls_restart) => {}
+                Some(RESTART) if restarts.unwrap_or_else(others_restart) => {}
                 Some(RESTART | Errno::INTR) => {
                     cancellation::point();
                     return A::interrupted();
@@ -170,6 +169,16 @@ pub fn waits<A: Answer>(mut call: impl FnMut() -> A) -> A {
             }
         }
     })
+}
+
+/// Whether a call is made again that was interrupted by a handler which is not called by [`on_signal`].
+#[cold]
+fn others_restart() -> bool {
+    sys::others_restart(own_handler())
+}
+
+fn own_handler() -> usize {
+    on_signal as *const () as usize
 }
 
 /// The kernel's ppoll(2), as [`sys::ppoll`]: ended by EINTR when a signal or a cancellation waits for the call to end. Its handlers have
@@ -375,7 +384,7 @@ pub unsafe fn replace(
     let Some(action) = usize::try_from(signal).ok().and_then(|at| ACTIONS.get(at)) else {
         return next(new, old);
     };
-    let own = on_signal as *const () as usize;
+    let own = own_handler();
     let flags = action.flags.load(Ordering::Relaxed);
     let handler = action.handler.load(Ordering::Acquire);
     // SAFETY: by the contract.
@@ -412,9 +421,8 @@ pub unsafe fn replace(
 
 /// Puts [`on_signal`] in place of the C library's own handler of a signal, for which sigaction(2) is refused.
 pub fn take_over(signal: c_int) {
-    let own = on_signal as *const () as usize;
     let action = &ACTIONS[signal as usize];
-    sys::exchange_handler(signal, own, |handler, flags| {
+    sys::exchange_handler(signal, own_handler(), |handler, flags| {
         action.flags.store(flags, Ordering::Relaxed);
         action.handler.store(handler, Ordering::Release);
     });

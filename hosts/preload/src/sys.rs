@@ -104,25 +104,6 @@ pub fn raise_sigpipe() {
     unsafe { libc::raise(libc::SIGPIPE) };
 }
 
-/// Whether every signal handler of the process restarts interrupted calls (SA_RESTART).
-///
-/// All handlers are checked, because it is unknown which one has just run. The kernel's socket calls return EINTR after a handler
-/// without the flag.
-pub fn calls_restart() -> bool {
-    (1..=libc::SIGRTMAX()).all(|signal| {
-        // SAFETY: all zero is a valid `sigaction`, and the call only writes to it.
-        let action = unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            match libc::sigaction(signal, std::ptr::null(), &mut action) {
-                0 => action,
-                _ => return true,
-            }
-        };
-        let is_handled = !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
-        !is_handled || action.sa_flags & libc::SA_RESTART != 0
-    })
-}
-
 /// TCP_MAXSEG, as the program has set it on an unconnected socket; `u16::MAX` if it is not set, or is set to the kernel's default, 536.
 pub fn mss_max(fd: BorrowedFd<'_>) -> u16 {
     const UNSET: c_int = 536;

@@ -29,6 +29,14 @@ static void in_epoll_wait(void) {
 	epoll_ctl(set, EPOLL_CTL_ADD, peer, &event);
 	epoll_wait(set, &event, 1, -1);
 }
+static void in_connect(void) {
+	// A host that does not exist.
+	struct sockaddr_in to;
+	socklen_t length = sizeof to;
+	getsockname(listener, (struct sockaddr *)&to, &length);
+	to.sin_addr.s_addr = htonl((ntohl(to.sin_addr.s_addr) & ~0xff) | 99);
+	connect(socket(AF_INET, SOCK_STREAM, 0), (struct sockaddr *)&to, sizeof to);
+}
 static void in_kernels_read(void) { char byte; read(pipes[0], &byte, 1); }
 static void in_kernels_poll(void) { struct pollfd entry = { pipes[0], POLLIN, 0 }; poll(&entry, 1, -1); }
 
@@ -71,7 +79,7 @@ int main(int count, char **arguments) {
 	struct { const char *name; void (*call)(void); } calls[] = {
 		{ "recv", in_recv }, { "read", in_read }, { "recvmsg", in_recvmsg }, { "poll", in_poll }, { "ppoll", in_ppoll },
 		{ "select", in_select }, { "epoll_wait", in_epoll_wait }, { "accept", in_accept },
-		{ "read of a pipe", in_kernels_read }, { "poll of a pipe", in_kernels_poll },
+		{ "connect", in_connect }, { "read of a pipe", in_kernels_read }, { "poll of a pipe", in_kernels_poll },
 	};
 	(void)count;
 	serve(arguments);

@@ -8,6 +8,16 @@ static void leave(int signal) { siglongjmp(back, signal); }
 static void in_accept(void) { accept(listener, 0, 0); }
 static void in_recv(void) { char byte; recv(peer, &byte, 1, 0); }
 static void in_readv(void) { char byte; struct iovec part = { &byte, 1 }; readv(peer, &part, 1); }
+static volatile int fd = -1;
+static void in_connect(void) {
+	// A host that does not exist.
+	struct sockaddr_in to;
+	socklen_t length = sizeof to;
+	getsockname(listener, (struct sockaddr *)&to, &length);
+	to.sin_addr.s_addr = htonl((ntohl(to.sin_addr.s_addr) & ~0xff) | 99);
+	fd = socket(AF_INET, SOCK_STREAM, 0);
+	connect(fd, (struct sockaddr *)&to, sizeof to);
+}
 static void in_poll(void) { struct pollfd entry = { peer, POLLIN, 0 }; poll(&entry, 1, -1); }
 static void in_select(void) { fd_set set; FD_ZERO(&set); FD_SET(peer, &set); select(peer + 1, &set, 0, 0, 0); }
 static int set;
@@ -21,7 +31,7 @@ static void *reads(void *all) {
 int main(int count, char **arguments) {
 	struct { const char *name; void (*call)(void); } calls[] = {
 		{ "recv", in_recv }, { "readv", in_readv }, { "poll", in_poll }, { "select", in_select },
-		{ "epoll_wait", in_epoll_wait }, { "accept", in_accept },
+		{ "epoll_wait", in_epoll_wait }, { "accept", in_accept }, { "connect", in_connect },
 	};
 	(void)count;
 	serve(arguments);
@@ -48,6 +58,9 @@ int main(int count, char **arguments) {
 				calls[at].call();
 				check(0, "the call ended");
 			}
+			if (fd >= 0)
+				check(!close(fd), "close");
+			fd = -1;
 		}
 		printf("%s: whole %d\n", calls[at].name, echoes(peer));
 	}

@@ -33,7 +33,9 @@ pub fn is_private(fd: c_int) -> bool {
 
 /// Whether this is a child of vfork(2): it shares the parent's memory, and must not change it.
 pub fn is_vfork_child() -> bool {
-    std::process::id() as i32 != OWNER.load(Ordering::Relaxed)
+    let owner = OWNER.load(Ordering::Relaxed);
+    // 0 before the library has begun, in another library's initialization.
+    owner != 0 && std::process::id() as i32 != owner
 }
 
 /// The sockets, if there are any.

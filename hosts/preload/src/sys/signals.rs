@@ -129,20 +129,34 @@ struct Action {
 /// Replaces a signal's handler by `own`, with the same flags and mask. Calls `note` before, with the handler and its flags. No effect if
 /// `own` is the handler already, or there is none.
 pub fn exchange_handler(signal: c_int, own: usize, note: impl FnOnce(usize, c_int)) {
+    let Some(mut action) = action_of(signal).filter(|action| action.handler != own) else { return };
+    note(action.handler, action.flags as c_int);
+    action.handler = own;
+    let none: *mut Action = std::ptr::null_mut();
+    // SAFETY: the kernel reads an `Action`.
+    unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, &raw const action, none, MASK_BYTES) };
+}
+
+/// Whether all signal handlers of the process but `own` restart interrupted calls (SA_RESTART). All are checked, because it is unknown
+/// which one has just run.
+pub fn others_restart(own: usize) -> bool {
+    (1..=libc::SIGRTMAX()).all(|signal| {
+        let action = action_of(signal).filter(|action| action.handler != own);
+        action.is_none_or(|action| action.flags & libc::SA_RESTART as u64 != 0)
+    })
+}
+
+/// A signal's action, if it has a handler.
+fn action_of(signal: c_int) -> Option<Action> {
     let mut action = MaybeUninit::<Action>::zeroed();
-    // SAFETY: the kernel writes an `Action`, and reads one.
-    unsafe {
-        let none: *const Action = std::ptr::null();
+    let none: *const Action = std::ptr::null();
+    // SAFETY: the kernel writes an `Action`, or fails.
+    let action = unsafe {
         libc::syscall(libc::SYS_rt_sigaction, signal, none, action.as_mut_ptr(), MASK_BYTES);
-        let mut action = action.assume_init();
-        if matches!(action.handler, libc::SIG_DFL | libc::SIG_IGN) || action.handler == own {
-            return;
-        }
-        note(action.handler, action.flags as c_int);
-        action.handler = own;
-        let none: *mut Action = std::ptr::null_mut();
-        libc::syscall(libc::SYS_rt_sigaction, signal, &raw const action, none, MASK_BYTES);
-    }
+        action.assume_init()
+    };
+    let is_handled = !matches!(action.handler, libc::SIG_DFL | libc::SIG_IGN);
+    is_handled.then_some(action)
 }
 
 /// Acts on a cancellation of the calling thread, if there is one and the thread allows it. May unwind.

@@ -87,6 +87,23 @@ fn signal_inside_a_call_is_handled_at_its_end_and_ends_its_sleep() {
     assert_eq!(runs(), 4);
 }
 
+#[test]
+fn replaced_symbols_may_unwind() {
+    // Cancellations, and exceptions from handlers, unwind through them: through any other function they abort.
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/interpose");
+    let mut symbols = 0;
+    for file in std::fs::read_dir(folder).unwrap() {
+        let path = file.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        for symbol in text.split("#[unsafe(no_mangle)]\n").skip(1) {
+            let line = symbol.lines().next().unwrap();
+            assert!(line.contains("extern \"C-unwind\" fn"), "{}: {line}", path.display());
+            symbols += 1;
+        }
+    }
+    assert!(symbols > 60, "{symbols}");
+}
+
 static SOCKETS: AtomicPtr<Sockets> = AtomicPtr::new(ptr::null_mut());
 static FD: AtomicI32 = AtomicI32::new(-1);
 
