@@ -96,7 +96,7 @@ impl Drop for NoUnwind {
 }
 
 /// Runs `call` with the thread inside the library, then the handlers of signals that have arrived meanwhile. They may leave this function
-/// by a jump, so its callers must hold nothing.
+/// by a jump, so its callers must hold nothing. All memory of the library is allocated and freed inside: its allocator has a lock.
 #[inline]
 pub fn enter<R>(call: impl FnOnce() -> R) -> R {
     THREAD.with(|thread| thread.enter(call).0)

@@ -18,7 +18,10 @@ fn replace(call: impl FnOnce() -> c_int) -> c_int {
     // SAFETY: the calling thread's own errno.
     let errno = unsafe { *libc::__errno_location() };
     if let Some(lines) = lines {
-        with(|sockets| sockets.was_not_replaced(&lines));
+        with(move |sockets| {
+            sockets.was_not_replaced(&lines);
+            drop(lines);
+        });
     }
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };

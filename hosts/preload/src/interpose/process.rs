@@ -152,10 +152,10 @@ fn replace_sockets() {
 static BEGIN: extern "C" fn() = begin;
 
 extern "C" fn begin() {
-    if std::env::var_os(crate::config::SOCKET).is_none() {
-        return;
-    }
     signals::enter(|| {
+        if std::env::var_os(crate::config::SOCKET).is_none() {
+            return;
+        }
         prepare();
         let found = crate::passing::found();
         if !found.is_empty()

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use super::process::{is_ours, sockets, sockets_or_new, with, with_or_new};
 use super::{bytes, done, fail, give_address, next, next_point};
-use crate::sockets::Verdict;
+use crate::sockets::{Sockets, Verdict};
 
 type Length = libc::socklen_t;
 
@@ -126,23 +126,27 @@ unsafe extern "C-unwind" fn getsockopt(
     value: *mut c_void,
     length: *mut Length,
 ) -> c_int {
+    // The value is dropped inside the library, whose memory has a lock.
+    let give = |option: Vec<u8>| {
+        if value.is_null() || length.is_null() {
+            return Err(rustix::io::Errno::FAULT);
+        }
+        // SAFETY: getsockopt(2)'s contract: `value` is valid for `*length` bytes.
+        unsafe {
+            let count = option.len().min(*length as usize);
+            std::ptr::copy_nonoverlapping(option.as_ptr(), value.cast(), count);
+            *length = count as Length;
+        }
+        Ok(())
+    };
+    let ask = |sockets: &Sockets| match sockets.option(fd, level, name) {
+        Verdict::Ours(option) => Verdict::Ours(option.and_then(give)),
+        Verdict::Kernels => Verdict::Kernels,
+    };
     if is_ours(fd)
-        && let Some(Verdict::Ours(option)) = with(|sockets| sockets.option(fd, level, name))
+        && let Some(Verdict::Ours(given)) = with(ask)
     {
-        return match option {
-            Ok(option) if value.is_null() || length.is_null() => {
-                let _ = option;
-                fail(rustix::io::Errno::FAULT)
-            }
-            // SAFETY: getsockopt(2)'s contract: `value` is valid for `*length` bytes.
-            Ok(option) => unsafe {
-                let count = option.len().min(*length as usize);
-                std::ptr::copy_nonoverlapping(option.as_ptr(), value.cast(), count);
-                *length = count as Length;
-                0
-            },
-            Err(error) => fail(error),
-        };
+        return done(given);
     }
     next!(getsockopt(
         fd => c_int,
