@@ -77,7 +77,8 @@ static int is_cancelled(void *(*thread)(void *), void *call, int echo) {
 
 int main(int count, char **arguments) {
 	struct { const char *name; void (*call)(void); } calls[] = {
-		{ "recv", in_recv }, { "read", in_read }, { "recvmsg", in_recvmsg }, { "poll", in_poll }, { "ppoll", in_ppoll },
+		{ "recv", in_recv }, { "read", in_read }, { "recvmsg", in_recvmsg }, { "poll", in_poll },
+		{ "ppoll", in_ppoll },
 		{ "select", in_select }, { "epoll_wait", in_epoll_wait }, { "accept", in_accept },
 		{ "connect", in_connect }, { "read of a pipe", in_kernels_read }, { "poll of a pipe", in_kernels_poll },
 	};

@@ -1,4 +1,4 @@
-// handlers ADDRESS PORT: handlers write, read and close, whatever they interrupt: calls on the same socket, malloc(3), or waits.
+// handlers ADDRESS PORT: handlers poll, write and close, whatever they interrupt: calls, waits, malloc(3).
 #include "common.h"
 
 #define SIGNALS 3000

@@ -51,15 +51,20 @@ static void one(const char *name, int flags, int restarts, ssize_t (*call)(void)
 	if (!error && answer < 6)
 		recv(peer, rest, sizeof "echoed" - 1 - answer, MSG_WAITALL);
 	sigaction(SIGUSR1, 0, &action);
-	printf("%s: %zd %s, runs %d, value %d, blocked %d, deepest %d, same handler %d, flags %x, after %d\n", name, answer,
-	       strerror(error), runs > 0, value, blocked, deepest, seen.sa_sigaction == on_signal, seen.sa_flags,
-	       action.sa_sigaction == on_signal);
+	printf("%s: %zd %s, runs %d, value %d, blocked %d, ", name, answer, strerror(error), runs > 0, value, blocked);
+	printf("deepest %d, same handler %d, flags %x, after %d\n", deepest, seen.sa_sigaction == on_signal,
+	       seen.sa_flags, action.sa_sigaction == on_signal);
 }
 
 static ssize_t in_recv(void) { char bytes[6]; return recv(peer, bytes, 6, MSG_WAITALL); }
 static ssize_t in_read(void) { char byte; return read(peer, &byte, 1); }
 static ssize_t in_poll(void) { struct pollfd entry = { peer, POLLIN, 0 }; return poll(&entry, 1, -1); }
-static ssize_t in_select(void) { fd_set set; FD_ZERO(&set); FD_SET(peer, &set); return select(peer + 1, &set, 0, 0, 0); }
+static ssize_t in_select(void) {
+	fd_set set;
+	FD_ZERO(&set);
+	FD_SET(peer, &set);
+	return select(peer + 1, &set, 0, 0, 0);
+}
 static int set;
 static ssize_t in_epoll_wait(void) { struct epoll_event event; return epoll_wait(set, &event, 1, -1); }
 static ssize_t in_ppoll(void) {
