@@ -4,6 +4,7 @@ mod bursts;
 mod deaths;
 mod descriptors;
 mod forks;
+mod interruptions;
 mod library;
 mod limits;
 mod matrix;

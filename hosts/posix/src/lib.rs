@@ -36,7 +36,7 @@ mod zero_copy;
 pub use buddy::{RING_BYTES_MAX, RING_BYTES_MIN, is_ring_size};
 pub use context::{Context, Identity};
 pub use limits::{VALGRIND_BYTES, payload_within_limits};
-pub use line::{Fault, Line, Queues, ToeError, Woken};
+pub use line::{Fault, Line, Queues, ToeError, Woken, pause};
 pub use listener::Listener;
 pub use socket::{
     CHECKPOINT_WORDS, Checkpoint, FIRST_FILL, Phase, Receiving, Sending, Socket, address,

@@ -111,6 +111,14 @@ pub struct Line {
 /// Sleep between two attempts while the agent is busy with other processes.
 const TRY_AGAIN: Duration = Duration::from_millis(1);
 
+/// Sleeps at least this long, or until a signal arrives. The standard library's sleep is a cancellation point (pthreads(7)), at which a
+/// thread must not end that holds anything.
+pub fn pause(time: Duration) {
+    if let Ok(time) = rustix::thread::Timespec::try_from(time) {
+        let _ = rustix::thread::nanosleep(&time);
+    }
+}
+
 impl Line {
     /// Offers a window and the payload memory `payload`, whose file is `file`, to the agent at `path`, and waits until the agent accepts
     /// them. The agent must run as this user, root, or one of `users`.
@@ -124,7 +132,7 @@ impl Line {
         loop {
             match Line::offer(path, users, payload, patience.saturating_sub(start.elapsed())) {
                 Err(ToeError::Refused(why)) if why == CROWD && start.elapsed() < patience => {
-                    std::thread::sleep(TRY_AGAIN);
+                    pause(TRY_AGAIN);
                 }
                 line => return line,
             }
@@ -151,7 +159,7 @@ impl Line {
                 Err(SocketError::Path { source, .. })
                     if source.kind() == io::ErrorKind::WouldBlock && start.elapsed() < patience =>
                 {
-                    std::thread::sleep(TRY_AGAIN);
+                    pause(TRY_AGAIN);
                 }
                 connected => break connected?,
             }

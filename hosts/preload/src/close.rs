@@ -13,6 +13,7 @@ use crate::description::{Description, State, Tcp};
 use crate::names::family_of;
 use crate::sockets::{Sockets, Verdict};
 use crate::sys;
+use crate::wait::{Entries, Woken};
 
 /// Whether a descriptor is a kernel TCP socket that is neither connected nor listening.
 pub fn may_become_ours(fd: c_int) -> bool {
@@ -89,8 +90,13 @@ impl Sockets {
                     if is_sent || view.tcp == Tcp::Closed || is_late {
                         break;
                     }
-                    world = self.sleep(world, deadline, &mut Vec::new(), None).0;
+                    let (next, woken) = self.sleep(world, deadline, &mut Entries::new(), None);
+                    world = next;
                     world.look();
+                    // As sk_stream_wait_close: the close goes on without the wait.
+                    if woken == Woken::Interrupted {
+                        break;
+                    }
                 }
                 world.release(at);
             }

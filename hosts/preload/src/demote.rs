@@ -124,7 +124,7 @@ impl World {
             match asked {
                 // The agent hands over to another one, which has the same door.
                 Err(error) if is_hung_up(&error) && start.elapsed() < PATIENCE => {
-                    std::thread::sleep(RETRY);
+                    wave_posix::pause(RETRY);
                 }
                 asked => return asked,
             }

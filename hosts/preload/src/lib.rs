@@ -17,6 +17,8 @@
 
 mod address;
 mod agent;
+#[allow(unsafe_code, reason = "a signal handler's arguments")]
+mod cancellation;
 mod close;
 mod config;
 mod deferred_close;
@@ -35,6 +37,8 @@ mod options;
 mod passing;
 mod poll;
 mod shared;
+mod sigio;
+#[allow(unsafe_code, reason = "signal handlers")]
 mod signals;
 mod sockets;
 #[allow(unsafe_code, reason = "signals, masks, and descriptors by number")]

@@ -27,8 +27,10 @@ use crate::names::{family_of, kernels_name};
 use crate::options::Kept;
 use crate::passing::listener_of;
 use crate::poll::Set;
+use crate::signals::{self, waits};
 use crate::sockets::{Sockets, Verdict};
 use crate::sys;
+use crate::wait::Stop;
 use crate::world::{RETRY, World};
 
 /// Largest backlog, as Linux's `somaxconn`.
@@ -161,7 +163,7 @@ impl Sockets {
                 matches!(world.description(at).state, State::Listening { is_shared: true, .. });
             is_shared.then_some(fd)
         };
-        self.call(fd, false, Timeout::Recv, shared, |world, at, stop| {
+        let step = |world: &mut World, at: usize, stop: Option<Stop>| {
             let State::Listening { is_shared, .. } = world.description(at).state else {
                 return Some(Err(Errno::INVAL));
             };
@@ -176,7 +178,8 @@ impl Sockets {
                 world.accept(at, flags)
             };
             accepted.or_else(|| stop.map(|stop| Err(stop.errno())))
-        })
+        };
+        waits(|| self.call(fd, false, Timeout::Recv, shared, step))
     }
 }
 
@@ -234,7 +237,7 @@ impl World {
         // it, which the agent is about to notice.
         let start = Instant::now();
         while failed == Some(Errno::ADDRINUSE) && start.elapsed() < TICKET_LASTS {
-            std::thread::sleep(RETRY);
+            let _ = signals::sleep(&mut [], Some(RETRY), None);
             if let Some(secret) = secret_of_other() {
                 (sharing.secret, other) = (secret, Some(secret));
             }

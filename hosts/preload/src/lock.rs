@@ -1,7 +1,7 @@
 //! A lock that detects an attempt by its own holder to take it again.
 //!
-//! A signal handler may call write(2) while its thread is inside a call that holds the lock. With a plain mutex the thread would wait
-//! for itself.
+//! A signal handler that [`crate::signals`] does not know may call write(2) while its thread is inside a call that holds the lock. With a
+//! plain mutex the thread would wait for itself.
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
@@ -62,10 +62,10 @@ impl<T> Lock<T> {
     }
 
     fn lock_from(&self, before: Place) -> Option<Guard<'_, T>> {
-        if PLACE.get() != before {
+        // Once, as finding a thread's data is a call.
+        if !PLACE.with(|place| place.get() == before && place.replace(Place::Holding) == before) {
             return None;
         }
-        PLACE.set(Place::Holding);
         // A panic ends the process, so a poisoned value is never seen.
         let value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
         Some(Guard { value: Some(value), before })

@@ -13,6 +13,7 @@ use wave_readiness::{EventFlags, Source};
 use crate::address::{self, Encoded, Family};
 use crate::description::{Description, State, Tcp};
 use crate::options::{Kept, WaitBounds};
+use crate::signals::waits;
 use crate::sockets::{Sockets, Verdict};
 use crate::sys;
 use crate::sys::ASYNC;
@@ -77,6 +78,10 @@ impl Sockets {
         if address::is_unspecified(address) {
             return self.answer(fd, |world, at| world.disconnect(at, fd));
         }
+        waits(|| self.connect_once(fd, address))
+    }
+
+    fn connect_once(&self, fd: c_int, address: &[u8]) -> Verdict<()> {
         match self.begin_connect(fd, address) {
             Verdict::Ours(Ok(())) => {}
             other => return other,
@@ -91,7 +96,7 @@ impl Sockets {
                 let description = world.description(at);
                 if view.tcp == Tcp::SynSent {
                     return stop.map(|stop| match stop {
-                        Stop::Interrupted => Err(Errno::INTR),
+                        Stop::Interrupted { .. } => Err(stop.errno()),
                         Stop::Nonblocking | Stop::TimedOut => Err(Errno::INPROGRESS),
                     });
                 }

@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::{self, CreateFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_type;
+use smallvec::SmallVec;
 use wave_readiness::{Bits, Epoll, Event, EventData, EventFlags, Polled, Source, Target};
 
 use crate::close::may_become_ours;
 use crate::description::State;
 use crate::marks::Marks;
+use crate::signals::waits;
 use crate::sockets::{Sockets, Verdict};
 use crate::sys::{self, SignalMask};
 use crate::wait::Thread;
@@ -25,6 +27,9 @@ pub struct Set {
     epoll: Epoll,
     private: &'static Marks,
 }
+
+/// The words of an `fd_set`, of which the usual number needs no allocation.
+type Words = SmallVec<[c_ulong; libc::FD_SETSIZE / c_ulong::BITS as usize]>;
 
 /// An interest in a kernel socket that may become ours: the set, the events and the event data.
 pub type EarlyInterest = (Weak<Set>, EventFlags, u64);
@@ -125,12 +130,14 @@ impl Sockets {
         mask: Option<SignalMask>,
     ) -> Result<usize, Errno> {
         let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        loop {
-            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-            if let Some(count) = self.poll_once(fds, left, mask)? {
-                return Ok(count);
+        waits(|| {
+            loop {
+                let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+                if let Some(count) = self.poll_once(fds, left, mask)? {
+                    return Ok(count);
+                }
             }
-        }
+        })
     }
 
     /// As [`Sockets::poll`]; `None` if a descriptor has become an ordinary socket meanwhile.
@@ -179,17 +186,19 @@ impl Sockets {
         mask: Option<SignalMask>,
     ) -> Result<usize, Errno> {
         let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        loop {
-            let asked = sets.each_ref().map(|set| set.as_ref().map(|set| set.to_vec()));
-            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-            let parts = sets.each_mut().map(|set| set.as_mut().map(|set| &mut set[..]));
-            if let Some(found) = self.select_once(count, parts, left, mask)? {
-                return Ok(found);
+        waits(|| {
+            loop {
+                let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+                let asked = sets.each_ref().map(|set| set.as_deref().map(Words::from_slice));
+                let parts = sets.each_mut().map(Option::as_deref_mut);
+                if let Some(found) = self.select_once(count, parts, left, mask)? {
+                    return Ok(found);
+                }
+                for (set, asked) in sets.iter_mut().flatten().zip(asked.iter().flatten()) {
+                    set.copy_from_slice(asked);
+                }
             }
-            for (set, asked) in sets.iter_mut().flatten().zip(asked.iter().flatten()) {
-                set.copy_from_slice(asked);
-            }
-        }
+        })
     }
 
     /// As [`Sockets::select`]; `None` if a descriptor has become an ordinary socket meanwhile.
@@ -284,6 +293,16 @@ impl Sockets {
 
     /// epoll_pwait(2). A call that may sleep makes every set ours: another thread may add the set's first socket of ours meanwhile.
     pub fn epoll_wait(
+        &self,
+        set: c_int,
+        events: &mut [Event],
+        timeout: Option<Duration>,
+        mask: Option<SignalMask>,
+    ) -> Verdict<usize> {
+        waits(|| self.epoll_wait_once(set, events, timeout, mask))
+    }
+
+    fn epoll_wait_once(
         &self,
         set: c_int,
         events: &mut [Event],

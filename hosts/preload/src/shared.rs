@@ -37,7 +37,7 @@ impl World {
             while agent.context.shares() && !agent.context.enter_shared() {
                 self.has_untold = true;
                 if !agent.look() {
-                    std::thread::sleep(LOOK_AGAIN);
+                    wave_posix::pause(LOOK_AGAIN);
                 }
             }
         }
@@ -49,7 +49,7 @@ impl World {
             while agent.context.shares() && !agent.context.leave_shared() {
                 // The queue has no room.
                 agent.look();
-                std::thread::sleep(RETRY);
+                wave_posix::pause(RETRY);
             }
         }
     }
@@ -122,7 +122,7 @@ impl World {
                 Ok(()) => break,
                 Err(SocketError::HungUp) => return None,
                 Err(_) if start.elapsed() > ANSWER_PATIENCE => return None,
-                Err(_) => std::thread::sleep(RETRY),
+                Err(_) => wave_posix::pause(RETRY),
             }
         }
         self.await_answer(incarnation, |context| context.door())?;

@@ -10,7 +10,7 @@ use crate::fork::Inherited;
 use crate::inherited_sets::InheritedSet;
 use crate::lock::{self, Lock};
 use crate::marks::Marks;
-use crate::signals::Signals;
+use crate::sigio::Signals;
 use crate::world::{ATTACH_PATIENCE, World};
 
 /// Who answers a call.

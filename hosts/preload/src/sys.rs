@@ -1,20 +1,23 @@
 //! System calls for which rustix has no safe form. None goes through a symbol that `interpose` replaces.
 
+mod signals;
+
 use std::ffi::{c_int, c_long};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::{PollFd, Timespec};
+use rustix::event::PollFd;
 use rustix::fs::OFlags;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
+
+use crate::sigio::Cause;
+pub use signals::*;
 
 /// A descriptor that a child of fork(2) has from its parent, whose owner there is never dropped in the child.
 pub fn inherited(fd: c_int) -> OwnedFd {
     // SAFETY: by the contract, nothing else owns the child's copy.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
-
-use crate::signals::Cause;
 
 /// A program's descriptor, by its number.
 pub fn fd(number: c_int) -> BorrowedFd<'static> {
@@ -56,8 +59,9 @@ pub fn close(number: c_int) {
 /// An unguessable number.
 pub fn random() -> Result<u128, Errno> {
     let mut bytes = [0_u8; 16];
+    // The C library's own would be a cancellation point.
     // SAFETY: `bytes` is valid for writes of its length.
-    let count = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    let count = unsafe { libc::syscall(libc::SYS_getrandom, bytes.as_mut_ptr(), bytes.len(), 0) };
     match count {
         16 => Ok(u128::from_ne_bytes(bytes)),
         _ => Err(last_error()),
@@ -207,25 +211,6 @@ pub fn with_signals_blocked<R>(call: impl FnOnce() -> R) -> R {
     }
 }
 
-/// Whether every signal handler of the process restarts interrupted calls (SA_RESTART).
-///
-/// All handlers are checked, because it is unknown which one has just run. The kernel's socket calls return EINTR after a handler
-/// without the flag.
-pub fn calls_restart() -> bool {
-    (1..=libc::SIGRTMAX()).all(|signal| {
-        // SAFETY: all zero is a valid `sigaction`, and the call only writes to it.
-        let action = unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            match libc::sigaction(signal, std::ptr::null(), &mut action) {
-                0 => action,
-                _ => return true,
-            }
-        };
-        let is_handled = !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
-        !is_handled || action.sa_flags & libc::SA_RESTART != 0
-    })
-}
-
 /// TCP_MAXSEG, as the program has set it on an unconnected socket; `u16::MAX` if it is not set, or is set to the kernel's default, 536.
 pub fn mss_max(fd: BorrowedFd<'_>) -> u16 {
     const UNSET: c_int = 536;
@@ -302,82 +287,112 @@ pub fn discard(number: c_int, bytes: usize, flags: c_int) -> Result<usize, Errno
     usize::try_from(count).map_err(|_| last_error())
 }
 
-/// A set of signals in the kernel's layout.
-pub type SignalMask = u64;
-
 /// The kernel's ppoll(2), or poll(2) where that does the same: older sandboxes allow only the latter. Returns the number of entries with
-/// events. Without a `timeout`, it waits for ever.
-pub fn ppoll(
+/// events. A signal handler ends the wait by changing the time that is left to 0 **and** the first entry's descriptor to [`NO_FILE`]: poll(2)
+/// has its time in a register, and pselect6(2) its descriptors elsewhere.
+///
+/// # Safety
+/// `left` is valid for the call.
+pub unsafe fn ppoll(
     fds: &mut [libc::pollfd],
-    timeout: Option<Duration>,
+    left: *mut libc::timespec,
     mask: Option<SignalMask>,
 ) -> Result<usize, Errno> {
-    let mut left = kernels_time(timeout);
     #[cfg(target_arch = "x86_64")]
     if mask.is_none()
-        && let Some(milliseconds) = wave_links::whole_milliseconds(left.as_ref())
+        // SAFETY: by the contract.
+        && let Some(milliseconds) = unsafe { milliseconds(left) }
     {
         // SAFETY: `fds` is valid for its number of entries.
         let count =
             unsafe { libc::syscall(libc::SYS_poll, fds.as_mut_ptr(), fds.len(), milliseconds) };
-        return or_pselect(count, fds, timeout, mask);
+        // SAFETY: by the contract.
+        return unsafe { or_pselect(count, fds, left, mask) };
     }
-    let at = left.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
     let signals = mask.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let bytes = size_of::<SignalMask>();
-    // SAFETY: `fds` is valid for its number of entries; `at` and `mask` are null or valid for the call.
-    let count =
-        unsafe { libc::syscall(libc::SYS_ppoll, fds.as_mut_ptr(), fds.len(), at, signals, bytes) };
-    or_pselect(count, fds, timeout, mask)
+    // SAFETY: `fds` is valid for its number of entries, `mask` is null or valid; `left` by the contract.
+    let count = unsafe {
+        libc::syscall(libc::SYS_ppoll, fds.as_mut_ptr(), fds.len(), left, signals, bytes)
+    };
+    // SAFETY: by the contract.
+    unsafe { or_pselect(count, fds, left, mask) }
+}
+
+/// The number of no file: it is above every limit of descriptors.
+pub const NO_FILE: c_int = c_int::MAX;
+/// No limit of a wait.
+pub const FOR_EVER: Duration = Duration::from_secs(1 << 30);
+
+/// A timeout for poll(2), if it is a whole number of milliseconds.
+///
+/// # Safety
+/// `left` is valid.
+#[cfg(target_arch = "x86_64")]
+unsafe fn milliseconds(left: *const libc::timespec) -> Option<c_int> {
+    // SAFETY: by the contract. A signal handler of this thread may change it.
+    let left = unsafe { left.read_volatile() };
+    let is_limited = (left.tv_sec as u64) < FOR_EVER.as_secs();
+    wave_links::whole_milliseconds(is_limited.then_some(&left))
 }
 
 /// The result of poll(2), which is called again by pselect6(2) if there are more entries than RLIMIT_NOFILE: sandboxed programs set it to 0
 /// or 1.
-fn or_pselect(
+///
+/// # Safety
+/// `left` is valid for the call.
+unsafe fn or_pselect(
     count: c_long,
     fds: &mut [libc::pollfd],
-    timeout: Option<Duration>,
+    left: *mut libc::timespec,
     mask: Option<SignalMask>,
 ) -> Result<usize, Errno> {
     match usize::try_from(count).map_err(|_| last_error()) {
-        Err(Errno::INVAL) => pselect(fds, timeout, mask),
+        // SAFETY: by the contract.
+        Err(Errno::INVAL) => unsafe { pselect(fds, left, mask) },
         found => found,
     }
 }
 
 /// As [`ppoll`], by pselect6(2), which has no limit of descriptors.
-fn pselect(
+///
+/// # Safety
+/// `left` is valid for the call.
+unsafe fn pselect(
     fds: &mut [libc::pollfd],
-    timeout: Option<Duration>,
+    left: *mut libc::timespec,
     mask: Option<SignalMask>,
 ) -> Result<usize, Errno> {
     /// The events for which each of the three sets stands.
     const KINDS: [i16; 3] =
         [libc::POLLIN | libc::POLLRDNORM | libc::POLLHUP, libc::POLLOUT, libc::POLLPRI];
-    let count = fds.iter().map(|entry| entry.fd + 1).max().unwrap_or(0).max(0) as usize;
+    // The handler has ended the wait before it began, or the descriptors are the program's.
+    let is_file = |entry: &&libc::pollfd| (0..NO_FILE).contains(&entry.fd);
+    let count = fds.iter().filter(is_file).map(|entry| entry.fd + 1).max().unwrap_or(0) as usize;
     let has = |set: &[u64], fd: c_int| set[fd as usize / 64] & 1 << (fd % 64) != 0;
     let mut sets = KINDS.map(|kinds| {
         let mut set = vec![0_u64; count.div_ceil(64)];
-        for entry in fds.iter().filter(|entry| entry.fd >= 0 && entry.events & kinds != 0) {
+        for entry in fds.iter().filter(is_file).filter(|entry| entry.events & kinds != 0) {
             set[entry.fd as usize / 64] |= 1 << (entry.fd % 64);
         }
         set
     });
-    let mut left = kernels_time(timeout);
-    let at = left.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
     let signals = mask.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let signals = [signals as usize, size_of::<SignalMask>()];
     let [read, write, except] = sets.each_mut().map(|set| set.as_mut_ptr());
-    // SAFETY: the sets have a bit for each of `count` descriptors; `at` and the mask are null or valid for the call.
+    // SAFETY: the sets have a bit for each of `count` descriptors; `left` by the contract; the mask is null or valid for the call.
     let found = unsafe {
-        libc::syscall(libc::SYS_pselect6, count, read, write, except, at, signals.as_ptr())
+        libc::syscall(libc::SYS_pselect6, count, read, write, except, left, signals.as_ptr())
     };
     if found < 0 {
         return Err(last_error());
     }
     for entry in fds.iter_mut() {
         entry.revents = 0;
-        for (set, kinds) in sets.iter().zip(KINDS).filter(|_| entry.fd >= 0) {
+        if !is_file(&&*entry) {
+            continue;
+        }
+        for (set, kinds) in sets.iter().zip(KINDS) {
             if entry.events & kinds != 0 && has(set, entry.fd) {
                 entry.revents |= entry.events & kinds;
             }
@@ -386,27 +401,13 @@ fn pselect(
     Ok(fds.iter().filter(|entry| entry.revents != 0).count())
 }
 
-fn kernels_time(time: Option<Duration>) -> Option<libc::timespec> {
-    time.map(|time| libc::timespec {
-        tv_sec: time.as_secs().min(i64::MAX as u64) as libc::time_t,
-        tv_nsec: time.subsec_nanos().into(),
-    })
-}
-
-/// As [`ppoll`].
-pub fn poll(
-    fds: &mut [PollFd<'_>],
-    timeout: Option<&Timespec>,
-    mask: Option<SignalMask>,
-) -> Result<usize, Errno> {
+/// Entries of poll(2) in the kernel's layout.
+pub fn raw_entries<'a>(fds: &'a mut [PollFd<'_>]) -> &'a mut [libc::pollfd] {
     const { assert!(size_of::<PollFd<'_>>() == size_of::<libc::pollfd>()) };
     const { assert!(align_of::<PollFd<'_>>() == align_of::<libc::pollfd>()) };
     let at = fds.as_mut_ptr().cast::<libc::pollfd>();
     // SAFETY: a `PollFd` is a `struct pollfd` of the same size, as rustix documents; poll only writes its events.
-    let fds = unsafe { std::slice::from_raw_parts_mut(at, fds.len()) };
-    let timeout = timeout
-        .map(|timeout| Duration::new(timeout.tv_sec.max(0) as u64, timeout.tv_nsec.max(0) as u32));
-    ppoll(fds, timeout, mask)
+    unsafe { std::slice::from_raw_parts_mut(at, fds.len()) }
 }
 
 /// Number of written bytes that the peer of a kernel socket has not acknowledged (`SIOCOUTQ`: see tcp(7)).

@@ -10,6 +10,7 @@ use wave_posix::{Tail, Trouble};
 
 use crate::agent::Agent;
 use crate::description::Tcp;
+use crate::signals::waits;
 use crate::sockets::{Sockets, Verdict};
 use crate::sys;
 use crate::wait::Stop;
@@ -62,13 +63,15 @@ impl Sockets {
         }
         let mut receive = Receive { into, bytes, copied: 0, flags };
         let never_waits = flags & libc::MSG_DONTWAIT != 0;
-        self.call(
-            fd,
-            never_waits,
-            Timeout::Recv,
-            |_, _| None,
-            |world, at, stop| receive.step(world, at, stop),
-        )
+        waits(|| {
+            self.call(
+                fd,
+                never_waits,
+                Timeout::Recv,
+                |_, _| None,
+                |world, at, stop| receive.step(world, at, stop),
+            )
+        })
     }
 
     /// sendmsg(2). SIGPIPE is raised where the kernel would.
@@ -80,13 +83,15 @@ impl Sockets {
         let has_more = flags & libc::MSG_MORE != 0;
         let mut send = Send { from, bytes, copied: 0, has_more };
         let never_waits = flags & libc::MSG_DONTWAIT != 0;
-        let sent = self.call(
-            fd,
-            never_waits,
-            Timeout::Send,
-            |_, _| None,
-            |world, at, stop| send.step(world, at, stop),
-        );
+        let sent = waits(|| {
+            self.call(
+                fd,
+                never_waits,
+                Timeout::Send,
+                |_, _| None,
+                |world, at, stop| send.step(world, at, stop),
+            )
+        });
         if sent == Verdict::Ours(Err(Errno::PIPE)) && flags & libc::MSG_NOSIGNAL == 0 {
             sys::raise_sigpipe();
         }
@@ -96,6 +101,16 @@ impl Sockets {
     /// sendfile(2) to a socket: sends `count` bytes of `file` from `offset`, which is advanced, or without `offset` from the file's
     /// own position.
     pub fn send_file(
+        &self,
+        fd: c_int,
+        file: c_int,
+        mut offset: Option<&mut u64>,
+        count: usize,
+    ) -> Verdict<usize> {
+        waits(|| self.send_file_once(fd, file, offset.as_deref_mut(), count))
+    }
+
+    fn send_file_once(
         &self,
         fd: c_int,
         file: c_int,

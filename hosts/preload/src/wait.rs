@@ -8,13 +8,21 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, Timespec};
 use rustix::io::Errno;
 use rustix::net::sockopt::Timeout;
+use smallvec::SmallVec;
 use wave_readiness::Waiter;
 
 use crate::description::Tcp;
 use crate::lock::Waiting;
+use crate::signals::{self, RESTART};
 use crate::sockets::{Open, Sockets, Verdict};
 use crate::sys::{self, SignalMask};
 use crate::world::{RETRY, World};
+
+/// A wait for no more descriptors allocates nothing.
+const FEW: usize = 8;
+
+/// Entries of poll(2).
+pub type Entries = SmallVec<[libc::pollfd; FEW]>;
 
 /// The end of a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +31,7 @@ pub enum Woken {
     Rung,
     /// The deadline has passed.
     TimedOut,
-    /// A signal handler has run.
+    /// A signal has arrived, or the thread is cancelled.
     Interrupted,
 }
 
@@ -92,7 +100,10 @@ impl Waiter for Thread<'_> {
     }
 
     fn poll(&self, fds: &mut [PollFd<'_>], timeout: Option<&Timespec>) -> Result<usize, Errno> {
-        Waiting::outside(|| sys::poll(fds, timeout, self.mask))
+        let timeout = timeout.map(|timeout| {
+            Duration::new(timeout.tv_sec.max(0) as u64, timeout.tv_nsec.max(0) as u32)
+        });
+        Waiting::outside(|| signals::sleep(sys::raw_entries(fds), timeout, self.mask))
     }
 }
 
@@ -103,8 +114,9 @@ pub enum Stop {
     Nonblocking,
     /// The socket's timeout has passed.
     TimedOut,
-    /// A signal handler has run.
-    Interrupted,
+    /// A signal has arrived, whose handler runs after the call. `restarts` if the call may then be made again (SA_RESTART): the kernel's
+    /// restart unless the socket has a timeout.
+    Interrupted { restarts: bool },
 }
 
 impl Stop {
@@ -112,7 +124,8 @@ impl Stop {
     pub fn errno(self) -> Errno {
         match self {
             Stop::Nonblocking | Stop::TimedOut => Errno::AGAIN,
-            Stop::Interrupted => Errno::INTR,
+            Stop::Interrupted { restarts: true } => RESTART,
+            Stop::Interrupted { restarts: false } => Errno::INTR,
         }
     }
 }
@@ -123,7 +136,7 @@ impl Sockets {
         &'a self,
         mut world: Open<'a>,
         deadline: Option<Instant>,
-        kernel: &mut Vec<libc::pollfd>,
+        kernel: &mut Entries,
         mask: Option<SignalMask>,
     ) -> (Open<'a>, Woken) {
         world.park();
@@ -137,11 +150,13 @@ impl Sockets {
             Err(_) => {
                 world.unpark();
                 drop(world);
-                std::thread::sleep(RETRY);
-                return (self.reopen(), Woken::Rung);
+                let slept = signals::sleep(&mut [], Some(RETRY), mask);
+                let is_interrupted = slept == Err(Errno::INTR);
+                let woken = if is_interrupted { Woken::Interrupted } else { Woken::Rung };
+                return (self.reopen(), woken);
             }
         };
-        let bells: Vec<(u64, Arc<OwnedFd>)> = world
+        let bells: SmallVec<[(u64, Arc<OwnedFd>); FEW]> = world
             .agents
             .iter()
             .filter(|agent| !agent.context.is_dead())
@@ -157,8 +172,10 @@ impl Sockets {
         kernel.push(entry(&own));
         let now = Instant::now();
         let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
-        let ready = sys::ppoll(kernel, Some(left.map_or(most, |left| left.min(most))), mask);
-        let rung: Vec<bool> = kernel[count..].iter().map(|entry| entry.revents != 0).collect();
+        let most = left.map_or(most, |left| left.min(most));
+        let ready = signals::sleep(kernel, Some(most), mask);
+        let rung: SmallVec<[bool; FEW]> =
+            kernel[count..].iter().map(|entry| entry.revents != 0).collect();
         kernel.truncate(count);
 
         let mut world = self.reopen();
@@ -188,7 +205,7 @@ impl Sockets {
         self.open().expect("this thread has just unlocked it")
     }
 
-    /// Calls `step` until it answers. Given a [`Stop`], it must answer.
+    /// Calls `step` until it answers. Given a [`Stop`], it must answer. Fails with [`RESTART`] to be made again: see [`signals::waits`].
     ///
     /// Waits between the steps as a socket call does, for at most the socket's `timeout`; does not wait on a nonblocking socket or if
     /// `never_waits`. `kernel` can name a kernel descriptor to wait for as well.
@@ -228,7 +245,7 @@ impl Sockets {
         let receivers = u32::from(timeout == Timeout::Recv && world.view(at).tcp != Tcp::Listen);
         world.description(at).receivers += receivers;
         let answer = loop {
-            let mut polled: Vec<libc::pollfd> = kernel(&mut world, at)
+            let mut polled: Entries = kernel(&mut world, at)
                 .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
                 .into_iter()
                 .collect();
@@ -247,10 +264,11 @@ impl Sockets {
                 Woken::TimedOut => {
                     break step(&mut world, at, Some(Stop::TimedOut)).expect("as above");
                 }
-                Woken::Interrupted if patience.is_some() || !sys::calls_restart() => {
-                    break step(&mut world, at, Some(Stop::Interrupted)).expect("as above");
+                Woken::Interrupted => {
+                    let stop = Stop::Interrupted { restarts: patience.is_none() };
+                    break step(&mut world, at, Some(stop)).expect("as above");
                 }
-                _ => {}
+                Woken::Rung => {}
             }
         };
         world.description(at).receivers -= receivers;

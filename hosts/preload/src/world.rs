@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
+use smallvec::SmallVec;
 use wave_posix::{Context, Line, ToeError, Trouble};
 use wave_readiness::{EventFlags, Source};
 
@@ -21,7 +22,7 @@ use crate::inherited_sets::{InheritedSet, Unclaimed};
 use crate::marks::Marks;
 use crate::messages::say;
 use crate::poll::{EarlyInterest, Set};
-use crate::signals::Signals;
+use crate::sigio::Signals;
 use crate::sys;
 
 /// Longest sleep before a check whether the agents are still alive. A hang-up wakes at once.
@@ -156,7 +157,8 @@ impl World {
             }
         }
         self.incarnations += 1;
-        let mut agent = Agent::attach(&self.config.socket, self.incarnations, patience)?;
+        let (socket, incarnation) = (&self.config.socket, self.incarnations);
+        let mut agent = sys::without_cancellation(|| Agent::attach(socket, incarnation, patience))?;
         let deferred: Vec<u64> = self
             .agents
             .iter()
@@ -346,15 +348,15 @@ impl World {
     /// Processes events from the agents. Returns whether there were any.
     pub fn look(&mut self) -> bool {
         let mut found = std::mem::take(&mut self.has_untold);
-        let mut changed = Vec::new();
+        let mut changed: SmallVec<[usize; 16]> = SmallVec::new();
         for agent in &mut self.agents {
             found |= agent.look();
             while let Some(name) = agent.context.pop_changed() {
-                changed.extend(agent.owners.get(&name));
+                changed.extend(agent.owners.get(&name).copied());
             }
         }
         if found || !changed.is_empty() {
-            changed.extend(&self.listeners);
+            changed.extend_from_slice(&self.listeners);
             for at in changed {
                 if !self.change_hands(at) {
                     self.tell(at, EventFlags::empty());

@@ -6,10 +6,13 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
+use smallvec::SmallVec;
 
 use crate::list::List;
 use crate::waker::Waker;
 
+/// A wait for no more descriptors allocates nothing.
+const FEW: usize = 8;
 /// Longest sleep of a thread without a descriptor to wake it.
 const UNWOKEN_SLEEP: Duration = Duration::from_millis(1);
 
@@ -86,7 +89,7 @@ pub fn prepare_sleep() {
 #[derive(Debug)]
 pub struct Slept {
     /// Events that the kernel found for each descriptor; empty if it was not asked.
-    pub found: Vec<PollFlags>,
+    pub found: SmallVec<[PollFlags; FEW]>,
     /// The result of [`Waiter::poll`].
     pub result: Result<usize, Errno>,
 }
@@ -105,7 +108,7 @@ pub fn sleep(
     waiter.look();
     let slept = match &waker {
         Some(waker) if !list.sleep(waker) => {
-            Slept { found: vec![PollFlags::empty(); fds.len()], result: Ok(0) }
+            Slept { found: SmallVec::from_elem(PollFlags::empty(), fds.len()), result: Ok(0) }
         }
         Some(waker) => {
             let slept = wait(waiter, fds, Some(waker), longest);
@@ -134,7 +137,7 @@ fn wait(
     let bell = bell.as_ref().map(|bell| bell.as_fd());
     let ours = bell.into_iter().chain(waker.map(Waker::as_fd));
     let ours = ours.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-    let mut all: Vec<PollFd<'_>> = fds.iter().cloned().chain(ours).collect();
+    let mut all: SmallVec<[PollFd<'_>; FEW]> = fds.iter().cloned().chain(ours).collect();
     let longest = match (longest, waiter.patience()) {
         (Some(longest), Some(patience)) => Some(longest.min(patience)),
         (longest, patience) => longest.or(patience),

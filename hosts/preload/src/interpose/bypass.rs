@@ -5,23 +5,28 @@ use std::ffi::{c_char, c_int, c_long, c_void};
 
 use super::files::demote;
 use super::next;
-use super::process::sockets;
+use super::process::with;
+use crate::sockets::Sockets;
 
 /// stdio reads and writes inside the C library.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
+unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
     demote(fd);
     next!(fdopen(fd => c_int, mode => *const c_char) -> *mut c_void)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn vdprintf(fd: c_int, format: *const c_char, words: *mut c_void) -> c_int {
+unsafe extern "C-unwind" fn vdprintf(
+    fd: c_int,
+    format: *const c_char,
+    words: *mut c_void,
+) -> c_int {
     demote(fd);
     next!(vdprintf(fd => c_int, format => *const c_char, words => *mut c_void) -> c_int)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __vdprintf_chk(
+unsafe extern "C-unwind" fn __vdprintf_chk(
     fd: c_int,
     flag: c_int,
     format: *const c_char,
@@ -38,21 +43,19 @@ unsafe extern "C" fn __vdprintf_chk(
 
 /// The shell gets all descriptors without FD_CLOEXEC.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn system(command: *const c_char) -> c_int {
+unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
     pass();
     next!(system(command => *const c_char) -> c_int)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
+unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
     pass();
     next!(popen(command => *const c_char, mode => *const c_char) -> *mut c_void)
 }
 
 fn pass() {
-    if let Some(sockets) = sockets() {
-        sockets.pass_over_exec(true);
-    }
+    with(|sockets| drop(sockets.pass_over_exec(true)));
 }
 
 /// A filter may kill the process for a system call that this library makes.
@@ -66,8 +69,8 @@ pub fn before_filter(number: c_long, word: usize) {
         libc::SYS_seccomp => matches!(word, MODE_FILTER | MODE_STRICT),
         _ => false,
     };
-    if sets_filter && let Some(sockets) = sockets() {
-        sockets.demote_all();
+    if sets_filter {
+        with(Sockets::demote_all);
     }
 }
 
@@ -86,27 +89,27 @@ mod variadic {
     static EXECLE: Symbol = Symbol::new(c"execle");
     static EXECLP: Symbol = Symbol::new(c"execlp");
 
-    extern "C" fn before_dprintf(fd: c_int) -> *mut c_void {
+    extern "C-unwind" fn before_dprintf(fd: c_int) -> *mut c_void {
         demote(fd);
         DPRINTF.get()
     }
 
-    extern "C" fn before_dprintf_chk(fd: c_int) -> *mut c_void {
+    extern "C-unwind" fn before_dprintf_chk(fd: c_int) -> *mut c_void {
         demote(fd);
         DPRINTF_CHK.get()
     }
 
-    extern "C" fn before_execl() -> *mut c_void {
+    extern "C-unwind" fn before_execl() -> *mut c_void {
         pass();
         EXECL.get()
     }
 
-    extern "C" fn before_execle() -> *mut c_void {
+    extern "C-unwind" fn before_execle() -> *mut c_void {
         pass();
         EXECLE.get()
     }
 
-    extern "C" fn before_execlp() -> *mut c_void {
+    extern "C-unwind" fn before_execlp() -> *mut c_void {
         pass();
         EXECLP.get()
     }
@@ -116,11 +119,13 @@ mod variadic {
         ($name:ident, $before:ident) => {
             #[unsafe(no_mangle)]
             #[unsafe(naked)]
-            unsafe extern "C" fn $name() {
+            unsafe extern "C-unwind" fn $name() {
                 // The System V ABI passes arguments in six registers, eight vector registers whose number is in al, and on the stack,
                 // which is as the caller left it when the jump is made. 200 bytes and the return address keep it aligned.
                 std::arch::naked_asm!(
+                    ".cfi_startproc",
                     "sub rsp, 200",
+                    ".cfi_adjust_cfa_offset 200",
                     "mov [rsp], rdi",
                     "mov [rsp + 8], rsi",
                     "mov [rsp + 16], rdx",
@@ -154,7 +159,9 @@ mod variadic {
                     "movaps xmm6, [rsp + 160]",
                     "movaps xmm7, [rsp + 176]",
                     "add rsp, 200",
+                    ".cfi_adjust_cfa_offset -200",
                     "jmp r11",
+                    ".cfi_endproc",
                     before = sym $before,
                 )
             }

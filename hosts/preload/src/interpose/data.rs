@@ -8,37 +8,23 @@ use rustix::io::Errno;
 
 use super::files::demote;
 use super::process::{is_ours, sockets};
-use super::{Verdict, bytes, bytes_mut, fail, next, passed, size};
+use super::{Verdict, bytes, bytes_mut, fail, next, next_point, passed, size};
+use crate::signals::waits;
 
 /// Most entries of a readv(2) vector: UIO_MAXIOV.
 const PARTS_MAX: usize = 1024;
 
-fn receive_all(fd: c_int, into: &mut [IoSliceMut<'_>], flags: c_int) -> Option<ssize_t> {
-    if !is_ours(fd) {
-        return None;
-    }
-    match sockets()?.receive(fd, into, flags) {
-        Verdict::Ours(received) => Some(size(received)),
-        Verdict::Kernels => None,
-    }
-}
-
-fn send_all(fd: c_int, from: &[IoSlice<'_>], flags: c_int) -> Option<ssize_t> {
-    if !is_ours(fd) {
-        return None;
-    }
-    match sockets()?.send(fd, from, flags) {
-        Verdict::Ours(sent) => Some(size(sent)),
+/// The answer of a call that is ours.
+fn answered(verdict: Verdict<usize>) -> Option<ssize_t> {
+    match verdict {
+        Verdict::Ours(moved) => Some(size(moved)),
         Verdict::Kernels => None,
     }
 }
 
 /// recv(2) with MSG_TRUNC: no memory is needed for the bytes.
 fn discard(fd: c_int, count: size_t, flags: c_int) -> Option<ssize_t> {
-    match sockets()?.discard(fd, count, flags) {
-        Verdict::Ours(discarded) => Some(size(discarded)),
-        Verdict::Kernels => None,
-    }
+    answered(sockets()?.discard(fd, count, flags))
 }
 
 /// recv(2) to a null pointer: fails with EFAULT once there are bytes, and leaves them.
@@ -68,7 +54,8 @@ unsafe fn receive_one(
         return receive_nowhere(fd, flags);
     }
     // SAFETY: by the contract.
-    receive_all(fd, &mut [IoSliceMut::new(unsafe { bytes_mut(into, count) })], flags)
+    let into = unsafe { bytes_mut(into, count) };
+    answered(sockets()?.receive(fd, &mut [IoSliceMut::new(into)], flags))
 }
 
 /// # Safety
@@ -78,7 +65,8 @@ unsafe fn send_one(fd: c_int, from: *const c_void, count: size_t, flags: c_int) 
         return None;
     }
     // SAFETY: by the contract.
-    let sent = send_all(fd, &[IoSlice::new(unsafe { bytes(from, count) })], flags);
+    let from_program = unsafe { bytes(from, count) };
+    let sent = answered(sockets()?.send(fd, &[IoSlice::new(from_program)], flags));
     match sent {
         // The socket would have taken the bytes.
         Some(0) if from.is_null() && count > 0 => Some(fail(Errno::FAULT) as ssize_t),
@@ -122,12 +110,15 @@ unsafe fn receive_parts(
     if flags & libc::MSG_TRUNC != 0 {
         return discard(fd, total(parts), flags);
     }
-    let mut slices: Vec<IoSliceMut<'_>> = parts
-        .iter()
-        // SAFETY: by the contract.
-        .map(|part| IoSliceMut::new(unsafe { bytes_mut(part.iov_base, part.iov_len) }))
-        .collect();
-    receive_all(fd, &mut slices, flags)
+    let sockets = sockets()?;
+    answered(waits(|| {
+        let mut slices: Vec<IoSliceMut<'_>> = parts
+            .iter()
+            // SAFETY: by the contract.
+            .map(|part| IoSliceMut::new(unsafe { bytes_mut(part.iov_base, part.iov_len) }))
+            .collect();
+        sockets.receive(fd, &mut slices, flags)
+    }))
 }
 
 /// # Safety
@@ -146,12 +137,15 @@ unsafe fn send_parts(
     }
     // SAFETY: by the contract.
     let parts = unsafe { vector(parts, count) };
-    let slices: Vec<IoSlice<'_>> = parts
-        .iter()
-        // SAFETY: by the contract.
-        .map(|part| IoSlice::new(unsafe { bytes(part.iov_base, part.iov_len) }))
-        .collect();
-    send_all(fd, &slices, flags)
+    let sockets = sockets()?;
+    answered(waits(|| {
+        let slices: Vec<IoSlice<'_>> = parts
+            .iter()
+            // SAFETY: by the contract.
+            .map(|part| IoSlice::new(unsafe { bytes(part.iov_base, part.iov_len) }))
+            .collect();
+        sockets.send(fd, &slices, flags)
+    }))
 }
 
 /// # Safety
@@ -182,7 +176,7 @@ unsafe fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> Opti
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn read(fd: c_int, into: *mut c_void, count: size_t) -> ssize_t {
+unsafe extern "C-unwind" fn read(fd: c_int, into: *mut c_void, count: size_t) -> ssize_t {
     if is_ours(fd) && count == 0 {
         return 0;
     }
@@ -190,11 +184,11 @@ unsafe extern "C" fn read(fd: c_int, into: *mut c_void, count: size_t) -> ssize_
     if let Some(received) = unsafe { receive_one(fd, into, count, 0) } {
         return received;
     }
-    next!(read(fd => c_int, into => *mut c_void, count => size_t) -> ssize_t)
+    next_point!(read(fd => c_int, into => *mut c_void, count => size_t) -> ssize_t)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __read_chk(
+unsafe extern "C-unwind" fn __read_chk(
     fd: c_int,
     into: *mut c_void,
     count: size_t,
@@ -208,16 +202,21 @@ unsafe extern "C" fn __read_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recv(fd: c_int, into: *mut c_void, count: size_t, flags: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn recv(
+    fd: c_int,
+    into: *mut c_void,
+    count: size_t,
+    flags: c_int,
+) -> ssize_t {
     // SAFETY: the same contract.
     if let Some(received) = unsafe { receive_one(fd, into, count, flags) } {
         return received;
     }
-    next!(recv(fd => c_int, into => *mut c_void, count => size_t, flags => c_int) -> ssize_t)
+    next_point!(recv(fd => c_int, into => *mut c_void, count => size_t, flags => c_int) -> ssize_t)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __recv_chk(
+unsafe extern "C-unwind" fn __recv_chk(
     fd: c_int,
     into: *mut c_void,
     count: size_t,
@@ -238,7 +237,7 @@ unsafe extern "C" fn __recv_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recvfrom(
+unsafe extern "C-unwind" fn recvfrom(
     fd: c_int,
     into: *mut c_void,
     count: size_t,
@@ -255,7 +254,7 @@ unsafe extern "C" fn recvfrom(
         }
         return received;
     }
-    next!(recvfrom(
+    next_point!(recvfrom(
         fd => c_int,
         into => *mut c_void,
         count => size_t,
@@ -266,7 +265,7 @@ unsafe extern "C" fn recvfrom(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __recvfrom_chk(
+unsafe extern "C-unwind" fn __recvfrom_chk(
     fd: c_int,
     into: *mut c_void,
     count: size_t,
@@ -291,14 +290,15 @@ unsafe extern "C" fn __recvfrom_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     if is_ours(fd) {
         // SAFETY: the same contract.
         if let Some(received) = unsafe { receive_message(fd, message, flags) } {
             return received;
         }
     }
-    let received = next!(recvmsg(fd => c_int, message => *mut msghdr, flags => c_int) -> ssize_t);
+    let received =
+        next_point!(recvmsg(fd => c_int, message => *mut msghdr, flags => c_int) -> ssize_t);
     if received >= 0 {
         // SAFETY: the kernel has filled it in.
         unsafe { passed::got(message) };
@@ -307,7 +307,7 @@ unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> s
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recvmmsg(
+unsafe extern "C-unwind" fn recvmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     count: c_uint,
@@ -374,7 +374,7 @@ unsafe fn is_empty(fd: c_int, parts: *const iovec, count: c_int) -> bool {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: the same contract.
     if unsafe { is_empty(fd, parts, count) } {
         return 0;
@@ -383,29 +383,34 @@ unsafe extern "C" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssiz
     if let Some(received) = unsafe { receive_parts(fd, parts, count as usize, 0) } {
         return received;
     }
-    next!(readv(fd => c_int, parts => *const iovec, count => c_int) -> ssize_t)
+    next_point!(readv(fd => c_int, parts => *const iovec, count => c_int) -> ssize_t)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: size_t) -> ssize_t {
+unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, count: size_t) -> ssize_t {
     // SAFETY: the same contract.
     if let Some(sent) = unsafe { send_one(fd, from, count, 0) } {
         return sent;
     }
-    next!(write(fd => c_int, from => *const c_void, count => size_t) -> ssize_t)
+    next_point!(write(fd => c_int, from => *const c_void, count => size_t) -> ssize_t)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn send(fd: c_int, from: *const c_void, count: size_t, flags: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn send(
+    fd: c_int,
+    from: *const c_void,
+    count: size_t,
+    flags: c_int,
+) -> ssize_t {
     // SAFETY: the same contract.
     if let Some(sent) = unsafe { send_one(fd, from, count, flags) } {
         return sent;
     }
-    next!(send(fd => c_int, from => *const c_void, count => size_t, flags => c_int) -> ssize_t)
+    next_point!(send(fd => c_int, from => *const c_void, count => size_t, flags => c_int) -> ssize_t)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendto(
+unsafe extern "C-unwind" fn sendto(
     fd: c_int,
     from: *const c_void,
     count: size_t,
@@ -418,7 +423,7 @@ unsafe extern "C" fn sendto(
     if let Some(sent) = unsafe { send_one(fd, from, count, flags) } {
         return sent;
     }
-    next!(sendto(
+    next_point!(sendto(
         fd => c_int,
         from => *const c_void,
         count => size_t,
@@ -429,7 +434,7 @@ unsafe extern "C" fn sendto(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     if is_ours(fd) {
         // SAFETY: the same contract.
         if let Some(sent) = unsafe { send_message(fd, message, flags) } {
@@ -438,11 +443,11 @@ unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) ->
     }
     // SAFETY: the same contract.
     unsafe { passed::pass(message) };
-    next!(sendmsg(fd => c_int, message => *const msghdr, flags => c_int) -> ssize_t)
+    next_point!(sendmsg(fd => c_int, message => *const msghdr, flags => c_int) -> ssize_t)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendmmsg(
+unsafe extern "C-unwind" fn sendmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     count: c_uint,
@@ -481,7 +486,7 @@ unsafe extern "C" fn sendmmsg(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: the same contract.
     if unsafe { is_empty(fd, parts, count) } {
         return 0;
@@ -490,11 +495,11 @@ unsafe extern "C" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssi
     if let Some(sent) = unsafe { send_parts(fd, parts, count as usize, 0) } {
         return sent;
     }
-    next!(writev(fd => c_int, parts => *const iovec, count => c_int) -> ssize_t)
+    next_point!(writev(fd => c_int, parts => *const iovec, count => c_int) -> ssize_t)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendfile64(
+unsafe extern "C-unwind" fn sendfile64(
     to: c_int,
     from: c_int,
     offset: *mut off_t,
@@ -522,7 +527,7 @@ unsafe extern "C" fn sendfile64(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendfile(
+unsafe extern "C-unwind" fn sendfile(
     to: c_int,
     from: c_int,
     offset: *mut off_t,
@@ -536,7 +541,7 @@ unsafe extern "C" fn sendfile(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn splice(
+unsafe extern "C-unwind" fn splice(
     from: c_int,
     from_offset: *mut off_t,
     to: c_int,

@@ -4,30 +4,37 @@ use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
 use rustix::io::Errno;
 
-use super::process::{is_ours, is_private, is_vfork_child, sockets, sockets_or_new};
-use super::{Verdict, fail, next};
+use super::process::{is_ours, is_private, is_vfork_child, with, with_or_new};
+use super::{Verdict, fail, next, next_point};
+use crate::sockets::Sockets;
 
 #[unsafe(no_mangle)]
-extern "C" fn close(fd: c_int) -> c_int {
+extern "C-unwind" fn close(fd: c_int) -> c_int {
     if is_private(fd) && !is_vfork_child() {
         return fail(Errno::BADF);
     }
     if is_ours(fd)
         && !is_vfork_child()
-        && let Some(sockets) = sockets()
+        && let Some(closed) = with(|sockets| close_ours(sockets, fd))
     {
-        let Ok(is_shared) = sockets.close(fd) else { return fail(Errno::INTR) };
-        let closed = next!(close(fd => c_int) -> c_int);
-        if is_shared {
-            sockets.closed();
-        }
         return closed;
     }
-    next!(close(fd => c_int) -> c_int)
+    next_point!(close(fd => c_int) -> c_int)
+}
+
+/// Closes one of the agent's sockets. The kernel's part is inside the library as well: no handler and no cancellation finds a descriptor
+/// that is closed in part.
+fn close_ours(sockets: &Sockets, fd: c_int) -> c_int {
+    let Ok(is_shared) = sockets.close(fd) else { return fail(Errno::INTR) };
+    let closed = next_point!(close(fd => c_int) -> c_int);
+    if is_shared {
+        sockets.closed();
+    }
+    closed
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     // With a flag, the call may close nothing, or unshare the descriptor table first: then our descriptors are treated like the program's.
     if flags != 0 || is_vfork_child() {
         return next!(close_range(first => c_uint, last => c_uint, flags => c_int) -> c_int);
@@ -53,12 +60,12 @@ extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn closefrom(first: c_int) {
+extern "C-unwind" fn closefrom(first: c_int) {
     close_range(first.max(0) as c_uint, c_uint::MAX, 0);
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn dup(old: c_int) -> c_int {
+extern "C-unwind" fn dup(old: c_int) -> c_int {
     pass_on(old);
     let new = next!(dup(old => c_int) -> c_int);
     duplicated(old, new)
@@ -66,11 +73,8 @@ extern "C" fn dup(old: c_int) -> c_int {
 
 /// Records a duplicate of a descriptor that may be ours.
 fn duplicated(old: c_int, new: c_int) -> c_int {
-    if new >= 0
-        && let Some(sockets) = sockets_or_new()
-        && !is_vfork_child()
-    {
-        sockets.duplicated(old, new);
+    if new >= 0 && !is_vfork_child() {
+        with_or_new(|sockets| sockets.duplicated(old, new));
     }
     new
 }
@@ -78,20 +82,15 @@ fn duplicated(old: c_int, new: c_int) -> c_int {
 /// Makes a connection a stream of the kernel's, since what follows bypasses the library: standard streams are for programs that know
 /// nothing of sockets, and calls inside the C library do not come here.
 pub fn demote(fd: c_int) {
-    if is_ours(fd)
-        && let Some(sockets) = sockets()
-    {
-        sockets.demote(&[fd]);
+    if is_ours(fd) {
+        with(|sockets| sockets.demote(&[fd]));
     }
 }
 
 /// Called when a child of vfork(2) duplicates a descriptor, for the program that it is about to execute.
 fn pass_on(old: c_int) {
-    if is_ours(old)
-        && is_vfork_child()
-        && let Some(sockets) = sockets()
-    {
-        sockets.pass(&[old]);
+    if is_ours(old) && is_vfork_child() {
+        with(|sockets| sockets.pass(&[old]));
     }
 }
 
@@ -104,14 +103,14 @@ fn close_overwritten(old: c_int, new: c_int) -> bool {
         return false;
     }
     let is_open = next!(fcntl(old => c_int, libc::F_GETFD => c_int) -> c_int) >= 0;
-    match sockets().filter(|_| is_open && is_ours(new)) {
-        Some(sockets) => sockets.close(new).is_ok(),
-        None => true,
+    if !is_open || !is_ours(new) {
+        return true;
     }
+    with(|sockets| sockets.close(new).is_ok()).unwrap_or(true)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
+extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
     if !close_overwritten(old, new) {
         return fail(Errno::BUSY);
     }
@@ -124,7 +123,7 @@ extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     if !close_overwritten(old, new) {
         return fail(Errno::BUSY);
     }
@@ -146,25 +145,27 @@ fn control(
     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
         return duplicated(fd, call(argument));
     }
-    let Some(sockets) = sockets().filter(|_| is_ours(fd)) else { return call(argument) };
+    if !is_ours(fd) {
+        return call(argument);
+    }
     match command {
         libc::F_GETFL => {
             let flags = call(argument);
-            match sockets.is_nonblocking(fd) {
-                Verdict::Ours(Ok(true)) => flags | libc::O_NONBLOCK,
-                Verdict::Ours(Ok(false)) => flags & !libc::O_NONBLOCK,
+            match with(|sockets| sockets.is_nonblocking(fd)) {
+                Some(Verdict::Ours(Ok(true))) => flags | libc::O_NONBLOCK,
+                Some(Verdict::Ours(Ok(false))) => flags & !libc::O_NONBLOCK,
                 _ => flags,
             }
         }
         libc::F_SETFL => {
             let flags = argument as usize as c_int;
-            let set = match sockets.set_flags(fd, flags) {
+            let set = match with(|sockets| sockets.set_flags(fd, flags)) {
                 // The placeholder of a shared listener stays nonblocking.
-                Verdict::Ours(_) => call((flags | libc::O_NONBLOCK) as usize as *mut c_void),
-                Verdict::Kernels => call(argument),
+                Some(Verdict::Ours(_)) => call((flags | libc::O_NONBLOCK) as usize as *mut c_void),
+                _ => call(argument),
             };
             if flags & libc::O_ASYNC != 0 {
-                sockets.watch();
+                with(Sockets::watch);
             }
             set
         }
@@ -174,7 +175,7 @@ fn control(
 
 // The argument is an `int` or a pointer; either is passed on unchanged, in its register.
 #[unsafe(no_mangle)]
-extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
     control(
         fd,
         command,
@@ -184,7 +185,7 @@ extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
     control(
         fd,
         command,
@@ -194,22 +195,23 @@ extern "C" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    if is_ours(fd)
-        && let Some(sockets) = sockets()
-    {
+unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    if is_ours(fd) {
         if request == libc::FIONBIO && !argument.is_null() {
             // SAFETY: FIONBIO takes a pointer to an `int`.
             let is_nonblocking = unsafe { *argument.cast::<c_int>() } != 0;
-            if let Verdict::Ours(set) = sockets.set_nonblocking(fd, is_nonblocking) {
+            let set = with(|sockets| sockets.set_nonblocking(fd, is_nonblocking));
+            if let Some(Verdict::Ours(set)) = set {
                 return super::done(set);
             }
         } else if request == libc::FIOASYNC && !argument.is_null() {
             // SAFETY: FIOASYNC takes a pointer to an `int`.
             let is_on = unsafe { *argument.cast::<c_int>() } != 0;
-            let _ = sockets.set_signalling(fd, is_on);
-            sockets.watch();
-        } else if let Verdict::Ours(answer) = sockets.inquire(fd, request) {
+            with(|sockets| {
+                let _ = sockets.set_signalling(fd, is_on);
+                sockets.watch();
+            });
+        } else if let Some(Verdict::Ours(answer)) = with(|sockets| sockets.inquire(fd, request)) {
             return match answer {
                 // SAFETY: these requests take a pointer to an `int`.
                 Ok(value) => unsafe {
@@ -225,7 +227,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -
 
 /// syscall(2): jemalloc and libuv read, write and close with it.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn syscall(
+unsafe extern "C-unwind" fn syscall(
     number: c_long,
     a: usize,
     b: usize,

@@ -12,6 +12,7 @@ mod memory;
 mod next;
 mod passed;
 mod process;
+mod signals;
 mod sockets;
 mod wait;
 
@@ -20,11 +21,19 @@ use std::ffi::{c_int, c_void};
 use rustix::io::Errno;
 
 use crate::address::Encoded;
+use crate::signals::RESTART;
 use crate::sockets::Verdict;
-use next::next;
+use next::{next, next_point};
+
+/// Memory of the library's own. A handler that has interrupted malloc(3) may call any function of the library, which must not wait for
+/// malloc's lock.
+#[global_allocator]
+static MEMORY: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
 /// Sets errno, and returns -1.
 fn fail(error: Errno) -> c_int {
+    // A handler that `signals` does not call has interrupted a wait, and waits itself: its call is not made again.
+    let error = if error == RESTART { Errno::INTR } else { error };
     // SAFETY: the calling thread's own errno.
     unsafe { *libc::__errno_location() = error.raw_os_error() };
     -1

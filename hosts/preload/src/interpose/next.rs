@@ -39,11 +39,22 @@ macro_rules! next {
         );
         // SAFETY: the C library declares it with these types; its contract is that of the calling function.
         unsafe {
-            let function: unsafe extern "C" fn($($kind),*) -> $result =
+            let function: unsafe extern "C-unwind" fn($($kind),*) -> $result =
                 std::mem::transmute($crate::interpose::next::Symbol::get(&SYMBOL));
             function($($argument),*)
         }
     }};
 }
 
-pub(crate) use next;
+/// As `next!`, for a cancellation point. Our own code, and what it is made of, calls these symbols too: there it is none.
+macro_rules! next_point {
+    ($($call:tt)*) => {
+        if $crate::signals::is_inside() {
+            $crate::sys::without_cancellation(|| $crate::interpose::next::next!($($call)*))
+        } else {
+            $crate::interpose::next::next!($($call)*)
+        }
+    };
+}
+
+pub(crate) use {next, next_point};

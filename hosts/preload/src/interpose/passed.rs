@@ -6,6 +6,7 @@ use libc::msghdr;
 
 use super::process::{is_ours, sockets, sockets_or_new};
 use crate::passing::has_ticket;
+use crate::signals;
 
 /// Most descriptors in a message (SCM_MAX_FD).
 const DESCRIPTORS_MAX: usize = 253;
@@ -42,12 +43,15 @@ unsafe fn descriptors(message: *const msghdr, is_it: fn(c_int) -> bool) -> Vec<c
 /// sendmsg(2)'s.
 pub unsafe fn pass(message: *const msghdr) {
     // SAFETY: the same contract.
-    let fds = unsafe { descriptors(message, is_ours) };
-    if !fds.is_empty()
-        && let Some(sockets) = sockets()
-    {
-        sockets.pass(&fds);
-    }
+    let pass = || unsafe {
+        let fds = descriptors(message, is_ours);
+        if !fds.is_empty()
+            && let Some(sockets) = sockets()
+        {
+            sockets.pass(&fds);
+        }
+    };
+    signals::enter(pass);
 }
 
 /// Takes over the descriptors of a received message, if it has any.
@@ -56,16 +60,20 @@ pub unsafe fn pass(message: *const msghdr) {
 /// `message` is valid with its control data.
 pub unsafe fn got(message: *const msghdr) {
     // SAFETY: the same contract.
-    let (with_ticket, others): (Vec<c_int>, Vec<c_int>) =
-        unsafe { descriptors(message, |_| true) }.into_iter().partition(|fd| has_ticket(*fd));
-    if !with_ticket.is_empty()
-        && let Some(sockets) = sockets_or_new()
-    {
-        sockets.got(&with_ticket, false);
-    }
-    if !others.is_empty()
-        && let Some(sockets) = sockets()
-    {
-        sockets.received(&others);
-    }
+    let take = || unsafe {
+        let all = descriptors(message, |_| true);
+        let (with_ticket, others): (Vec<c_int>, Vec<c_int>) =
+            all.into_iter().partition(|fd| has_ticket(*fd));
+        if !with_ticket.is_empty()
+            && let Some(sockets) = sockets_or_new()
+        {
+            sockets.got(&with_ticket, false);
+        }
+        if !others.is_empty()
+            && let Some(sockets) = sockets()
+        {
+            sockets.received(&others);
+        }
+    };
+    signals::enter(take);
 }

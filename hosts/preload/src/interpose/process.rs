@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::lock;
 use crate::marks::Marks;
 use crate::sockets::{Open, Sockets};
-use crate::sys;
+use crate::{cancellation, signals, sys};
 
 /// Descriptors of the agent's sockets (`OURS`), and descriptors of the library itself, which are hidden from the program (`PRIVATE`).
 static OURS: Marks = Marks::new();
@@ -41,7 +41,9 @@ pub fn is_private(fd: c_int) -> bool {
 
 /// Whether this is a child of vfork(2): it shares the parent's memory, and must not change it.
 pub fn is_vfork_child() -> bool {
-    std::process::id() as i32 != OWNER.load(Ordering::Relaxed)
+    let owner = OWNER.load(Ordering::Relaxed);
+    // 0 before the library has begun, in another library's initialization.
+    owner != 0 && std::process::id() as i32 != owner
 }
 
 /// The sockets, if there are any.
@@ -56,9 +58,11 @@ pub fn sockets_or_new() -> Option<&'static Sockets> {
     if lock::is_inside() {
         return None;
     }
-    if let Some(sockets) = sockets() {
-        return Some(sockets);
-    }
+    sockets().or_else(|| signals::enter(make))
+}
+
+/// Creates the sockets.
+fn make() -> Option<&'static Sockets> {
     static CONFIG: OnceLock<Option<Config>> = OnceLock::new();
     let config = CONFIG.get_or_init(Config::from_environment).clone()?;
     prepare();
@@ -77,6 +81,16 @@ pub fn sockets_or_new() -> Option<&'static Sockets> {
     sockets()
 }
 
+/// Runs a call of the sockets, if there are any, inside the library: see [`signals::enter`].
+pub fn with<R>(call: impl FnOnce(&'static Sockets) -> R) -> Option<R> {
+    sockets().map(|sockets| signals::enter(|| call(sockets)))
+}
+
+/// As [`with`], with [`sockets_or_new`].
+pub fn with_or_new<R>(call: impl FnOnce(&'static Sockets) -> R) -> Option<R> {
+    sockets_or_new().map(|sockets| signals::enter(|| call(sockets)))
+}
+
 /// Once, and before any child: from then on it is known whose memory this is.
 fn prepare() {
     static PREPARED: OnceLock<()> = OnceLock::new();
@@ -86,6 +100,9 @@ fn prepare() {
             keep,
             closes: |fd| PRIVATE.clear(fd.as_raw_fd()),
         });
+        // Before ours, whose first handler allocates.
+        // SAFETY: no other thread allocates from it before the first call that may need sockets.
+        unsafe { dlmalloc::enable_alloc_after_fork() };
         // SAFETY: they are functions of this library, which is never unloaded.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
     });
@@ -104,6 +121,8 @@ thread_local! {
 }
 
 extern "C" fn before_fork() {
+    // Handlers do not run until the fork is done.
+    signals::begin();
     // `None` in a signal handler that has interrupted a call: then the child inherits no sockets.
     let held = sockets().and_then(|sockets| sockets.open().ok());
     HELD.set(held.map(|mut world| {
@@ -118,11 +137,19 @@ extern "C" fn after_fork() {
         world.sets_at_fork.clear();
         world.leave_to_children();
     }
+    signals::end();
 }
 
 /// The child closes its copies of the line to the agent, so that the agent sees the parent go, but not those that keep its listeners. It may allocate: the C library has made
 /// malloc(3) usable before, and other allocators register their own handlers earlier.
 extern "C" fn in_child() {
+    signals::forget_thread();
+    cancellation::forget_threads();
+    replace_sockets();
+    signals::end();
+}
+
+fn replace_sockets() {
     OWNER.store(std::process::id() as i32, Ordering::Relaxed);
     // The parent's world is left untouched, with its lock: it belongs to threads that do not exist in the child.
     let held = HELD.take();
@@ -156,18 +183,20 @@ extern "C" fn in_child() {
 static BEGIN: extern "C" fn() = begin;
 
 extern "C" fn begin() {
-    if std::env::var_os(crate::config::SOCKET).is_none() {
-        return;
-    }
-    crate::messages::remember_standard_error();
-    prepare();
-    let found = crate::passing::found();
-    if !found.is_empty()
-        && let Some(sockets) = sockets_or_new()
-    {
-        sockets.got(&found, true);
-        sockets.watch();
-    }
+    signals::enter(|| {
+        if std::env::var_os(crate::config::SOCKET).is_none() {
+            return;
+        }
+        crate::messages::remember_standard_error();
+        prepare();
+        let found = crate::passing::found();
+        if !found.is_empty()
+            && let Some(sockets) = sockets_or_new()
+        {
+            sockets.got(&found, true);
+            sockets.watch();
+        }
+    });
 }
 
 /// Runs at exit(3): agents get what they were not told yet.
@@ -176,10 +205,8 @@ extern "C" fn begin() {
 static END: extern "C" fn() = end;
 
 extern "C" fn end() {
-    if !is_vfork_child()
-        && let Some(sockets) = sockets()
-    {
-        sockets.end();
+    if !is_vfork_child() {
+        with(Sockets::end);
     }
 }
 

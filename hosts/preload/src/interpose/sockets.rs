@@ -2,24 +2,23 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::process::{is_ours, sockets, sockets_or_new};
-use super::{bytes, done, fail, give_address, next};
+use super::process::{is_ours, sockets, sockets_or_new, with, with_or_new};
+use super::{bytes, done, fail, give_address, next, next_point};
 use crate::address::{Encoded, encode};
 use crate::names::{family_of, kernels_name};
 use crate::passing::names_of;
-use crate::sockets::Verdict;
+use crate::signals;
+use crate::sockets::{Sockets, Verdict};
 
 type Length = libc::socklen_t;
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn bind(fd: c_int, address: *const c_void, length: Length) -> c_int {
-    if let Some(sockets) = sockets_or_new()
-        && fd >= 0
-    {
+unsafe extern "C-unwind" fn bind(fd: c_int, address: *const c_void, length: Length) -> c_int {
+    if fd >= 0 {
         // SAFETY: bind(2)'s contract.
         let address = unsafe { bytes(address, length as usize) };
-        if let Verdict::Ours(bound) = sockets.bind(fd, address) {
-            sockets.watch();
+        if let Some(Verdict::Ours(bound)) = with_or_new(|sockets| sockets.bind(fd, address)) {
+            with(Sockets::watch);
             return done(bound);
         }
     }
@@ -27,34 +26,33 @@ unsafe extern "C" fn bind(fd: c_int, address: *const c_void, length: Length) -> 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn connect(fd: c_int, address: *const c_void, length: Length) -> c_int {
+unsafe extern "C-unwind" fn connect(fd: c_int, address: *const c_void, length: Length) -> c_int {
     if let Some(sockets) = sockets_or_new()
         && fd >= 0
     {
         // SAFETY: connect(2)'s contract.
         let name = unsafe { bytes(address, length as usize) };
         if let Verdict::Ours(connected) = sockets.connect(fd, name) {
-            sockets.watch();
+            with(Sockets::watch);
             return done(connected);
         }
     }
-    next!(connect(fd => c_int, address => *const c_void, length => Length) -> c_int)
+    next_point!(connect(fd => c_int, address => *const c_void, length => Length) -> c_int)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
-    if let Some(sockets) = sockets_or_new()
-        && fd >= 0
-        && let Verdict::Ours(listening) = sockets.listen(fd, backlog)
+extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    if fd >= 0
+        && let Some(Verdict::Ours(listening)) = with_or_new(|sockets| sockets.listen(fd, backlog))
     {
-        sockets.watch();
+        with(Sockets::watch);
         return done(listening);
     }
     next!(listen(fd => c_int, backlog => c_int) -> c_int)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn accept4(
+unsafe extern "C-unwind" fn accept4(
     fd: c_int,
     address: *mut c_void,
     length: *mut Length,
@@ -75,23 +73,22 @@ unsafe extern "C" fn accept4(
             Err(error) => fail(error),
         };
     }
-    next!(accept4(fd => c_int, address => *mut c_void, length => *mut Length, flags => c_int) -> c_int)
+    next_point!(accept4(fd => c_int, address => *mut c_void, length => *mut Length, flags => c_int) -> c_int)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn accept(fd: c_int, address: *mut c_void, length: *mut Length) -> c_int {
+unsafe extern "C-unwind" fn accept(fd: c_int, address: *mut c_void, length: *mut Length) -> c_int {
     if is_ours(fd) {
         // SAFETY: the same contract.
         return unsafe { accept4(fd, address, length, 0) };
     }
-    next!(accept(fd => c_int, address => *mut c_void, length => *mut Length) -> c_int)
+    next_point!(accept(fd => c_int, address => *mut c_void, length => *mut Length) -> c_int)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     if is_ours(fd)
-        && let Some(sockets) = sockets()
-        && let Verdict::Ours(shut) = sockets.shutdown(fd, how)
+        && let Some(Verdict::Ours(shut)) = with(|sockets| sockets.shutdown(fd, how))
     {
         return done(shut);
     }
@@ -101,14 +98,17 @@ extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
 /// The own address (0) or the peer's (1) of a connection that has become a stream of the kernel's.
 fn name_of_stream(fd: c_int, which: usize) -> Option<Encoded> {
     kernels_name(fd).filter(|name| name.ip().is_loopback())?;
-    Some(encode(names_of(fd)?[which], family_of(fd)?))
+    signals::enter(|| Some(encode(names_of(fd)?[which], family_of(fd)?)))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn getsockname(fd: c_int, address: *mut c_void, length: *mut Length) -> c_int {
+unsafe extern "C-unwind" fn getsockname(
+    fd: c_int,
+    address: *mut c_void,
+    length: *mut Length,
+) -> c_int {
     if is_ours(fd)
-        && let Some(sockets) = sockets()
-        && let Verdict::Ours(name) = sockets.local_name(fd)
+        && let Some(Verdict::Ours(name)) = with(|sockets| sockets.local_name(fd))
     {
         // SAFETY: getsockname(2)'s contract.
         return done(name.map(|name| unsafe { give_address(&name, address, length) }));
@@ -125,10 +125,13 @@ unsafe extern "C" fn getsockname(fd: c_int, address: *mut c_void, length: *mut L
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn getpeername(fd: c_int, address: *mut c_void, length: *mut Length) -> c_int {
+unsafe extern "C-unwind" fn getpeername(
+    fd: c_int,
+    address: *mut c_void,
+    length: *mut Length,
+) -> c_int {
     if is_ours(fd)
-        && let Some(sockets) = sockets()
-        && let Verdict::Ours(name) = sockets.peer_name(fd)
+        && let Some(Verdict::Ours(name)) = with(|sockets| sockets.peer_name(fd))
     {
         // SAFETY: getpeername(2)'s contract.
         return done(name.map(|name| unsafe { give_address(&name, address, length) }));
@@ -145,31 +148,34 @@ unsafe extern "C" fn getpeername(fd: c_int, address: *mut c_void, length: *mut L
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn getsockopt(
+unsafe extern "C-unwind" fn getsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
     value: *mut c_void,
     length: *mut Length,
 ) -> c_int {
+    // The value is dropped inside the library, whose memory has a lock.
+    let give = |option: Vec<u8>| {
+        if value.is_null() || length.is_null() {
+            return Err(rustix::io::Errno::FAULT);
+        }
+        // SAFETY: getsockopt(2)'s contract: `value` is valid for `*length` bytes.
+        unsafe {
+            let count = option.len().min(*length as usize);
+            std::ptr::copy_nonoverlapping(option.as_ptr(), value.cast(), count);
+            *length = count as Length;
+        }
+        Ok(())
+    };
+    let ask = |sockets: &Sockets| match sockets.option(fd, level, name) {
+        Verdict::Ours(option) => Verdict::Ours(option.and_then(give)),
+        Verdict::Kernels => Verdict::Kernels,
+    };
     if is_ours(fd)
-        && let Some(sockets) = sockets()
-        && let Verdict::Ours(option) = sockets.option(fd, level, name)
+        && let Some(Verdict::Ours(given)) = with(ask)
     {
-        return match option {
-            Ok(option) if value.is_null() || length.is_null() => {
-                let _ = option;
-                fail(rustix::io::Errno::FAULT)
-            }
-            // SAFETY: getsockopt(2)'s contract: `value` is valid for `*length` bytes.
-            Ok(option) => unsafe {
-                let count = option.len().min(*length as usize);
-                std::ptr::copy_nonoverlapping(option.as_ptr(), value.cast(), count);
-                *length = count as Length;
-                0
-            },
-            Err(error) => fail(error),
-        };
+        return done(given);
     }
     next!(getsockopt(
         fd => c_int,
@@ -181,7 +187,7 @@ unsafe extern "C" fn getsockopt(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn setsockopt(
+unsafe extern "C-unwind" fn setsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -200,15 +206,12 @@ unsafe extern "C" fn setsockopt(
         value => *const c_void,
         length => Length,
     ) -> c_int);
-    if is_ours
-        && set == 0
-        && let Some(sockets) = sockets()
-    {
-        match (level, name) {
+    if is_ours && set == 0 {
+        with(|sockets| match (level, name) {
             (libc::IPPROTO_TCP, libc::TCP_CORK) => sockets.cork_was_set(fd),
             (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => sockets.low_water_was_set(fd),
             _ => sockets.option_was_set(fd),
-        }
+        });
     }
     set
 }

@@ -7,8 +7,8 @@ use libc::{nfds_t, pollfd, sigset_t, timespec, timeval};
 use rustix::io::Errno;
 use wave_readiness::Event;
 
-use super::process::{is_ours, sockets, sockets_or_new};
-use super::{Verdict, done, fail, next};
+use super::process::{is_ours, sockets, sockets_or_new, with_or_new};
+use super::{Verdict, done, fail, next, next_point};
 use crate::sockets::Sockets;
 use crate::sys::SignalMask;
 
@@ -64,16 +64,16 @@ unsafe fn signals(mask: *const sigset_t) -> Option<SignalMask> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     // SAFETY: poll(2)'s contract.
     if let Some((sockets, fds)) = unsafe { involved(fds, count) } {
         return answer(sockets.poll(fds, milliseconds(timeout), None));
     }
-    next!(poll(fds => *mut pollfd, count => nfds_t, timeout => c_int) -> c_int)
+    next_point!(poll(fds => *mut pollfd, count => nfds_t, timeout => c_int) -> c_int)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __poll_chk(
+unsafe extern "C-unwind" fn __poll_chk(
     fds: *mut pollfd,
     count: nfds_t,
     timeout: c_int,
@@ -92,7 +92,7 @@ unsafe extern "C" fn __poll_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ppoll(
+unsafe extern "C-unwind" fn ppoll(
     fds: *mut pollfd,
     count: nfds_t,
     timeout: *const timespec,
@@ -105,7 +105,7 @@ unsafe extern "C" fn ppoll(
             unsafe { time(timeout).and_then(|time| sockets.poll(fds, time, signals(mask))) };
         return answer(found);
     }
-    next!(ppoll(
+    next_point!(ppoll(
         fds => *mut pollfd,
         count => nfds_t,
         timeout => *const timespec,
@@ -114,7 +114,7 @@ unsafe extern "C" fn ppoll(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __ppoll_chk(
+unsafe extern "C-unwind" fn __ppoll_chk(
     fds: *mut pollfd,
     count: nfds_t,
     timeout: *const timespec,
@@ -163,7 +163,7 @@ unsafe fn select_ours(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn select(
+unsafe extern "C-unwind" fn select(
     count: c_int,
     reads: *mut c_ulong,
     writes: *mut c_ulong,
@@ -205,7 +205,7 @@ unsafe extern "C" fn select(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pselect(
+unsafe extern "C-unwind" fn pselect(
     count: c_int,
     reads: *mut c_ulong,
     writes: *mut c_ulong,
@@ -260,19 +260,17 @@ unsafe fn wait(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_ctl(
+unsafe extern "C-unwind" fn epoll_ctl(
     set: c_int,
     operation: c_int,
     fd: c_int,
     event: *mut Event,
 ) -> c_int {
-    if let Some(sockets) = sockets_or_new()
-        && set >= 0
-        && fd >= 0
-    {
+    if set >= 0 && fd >= 0 {
         // SAFETY: epoll_ctl(2)'s contract.
         let interest = unsafe { event.as_ref() }.copied();
-        if let Verdict::Ours(changed) = sockets.epoll_control(set, operation, fd, interest) {
+        let changed = with_or_new(|sockets| sockets.epoll_control(set, operation, fd, interest));
+        if let Some(Verdict::Ours(changed)) = changed {
             return done(changed);
         }
     }
@@ -285,7 +283,7 @@ unsafe extern "C" fn epoll_ctl(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_wait(
+unsafe extern "C-unwind" fn epoll_wait(
     set: c_int,
     events: *mut Event,
     count: c_int,
@@ -304,7 +302,7 @@ unsafe extern "C" fn epoll_wait(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_pwait(
+unsafe extern "C-unwind" fn epoll_pwait(
     set: c_int,
     events: *mut Event,
     count: c_int,
@@ -326,7 +324,7 @@ unsafe extern "C" fn epoll_pwait(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_pwait2(
+unsafe extern "C-unwind" fn epoll_pwait2(
     set: c_int,
     events: *mut Event,
     count: c_int,

@@ -17,6 +17,7 @@ use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, Socket
 
 use super::agents::{ADDRESSES, Network};
 use crate::address::{Family, encode};
+use crate::signals;
 use crate::sockets::{Sockets, Verdict};
 use crate::sys;
 
@@ -407,7 +408,7 @@ impl<'a> Stack<'a> {
             let mut polled = [libc::pollfd { fd: socket.fd, events, revents: 0 }];
             match self.ours(*socket) {
                 Some(ours) => ours.poll(&mut polled, Some(Duration::ZERO), None),
-                None => sys::ppoll(&mut polled, Some(Duration::ZERO), None),
+                None => signals::sleep(&mut polled, Some(Duration::ZERO), None),
             }
             .unwrap();
             let ours = self.ours(*socket).map(|ours| ours.inquire(socket.fd, libc::FIONREAD));

@@ -4,3 +4,4 @@ mod agents;
 mod blocking;
 mod differential;
 mod low_water;
+mod signals;
