@@ -117,8 +117,8 @@ mod variadic {
     /// `forward!(name, before)`: a symbol that calls `before`, and jumps to the address that it returns.
     macro_rules! forward {
         ($name:ident, $before:ident) => {
-            #[unsafe(no_mangle)]
             #[unsafe(naked)]
+            #[unsafe(no_mangle)]
             unsafe extern "C-unwind" fn $name() {
                 // The System V ABI passes arguments in six registers, eight vector registers whose number is in al, and on the stack,
                 // which is as the caller left it when the jump is made. 200 bytes and the return address keep it aligned.
