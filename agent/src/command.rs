@@ -116,9 +116,13 @@ impl AgentArgs {
                 return Some(fail(3, format_args!("standard output cannot be written: {error}")));
             }
             // The default without settings: perhaps nobody asked for it.
-            let checked =
-                if self.policy == DEFAULT { Ok(()) } else { registry.check(&self.policy) };
-            return Some(checked.map_or_else(|why| fail(2, why), |()| ExitCode::SUCCESS));
+            let checked = match self.policy.as_str() {
+                DEFAULT => Ok(()),
+                policy => making(policy, || registry.check(policy)),
+            };
+            return Some(
+                checked.map_or_else(|(code, why)| fail(code, why), |()| ExitCode::SUCCESS),
+            );
         }
         if self.simulated {
             return Some(simulated(registry));
@@ -131,9 +135,16 @@ impl AgentArgs {
 
     /// Checks the policy's name and settings, and pins this thread.
     fn prepare(&self, registry: &Registry) -> Result<(), (u8, String)> {
-        registry.check(&self.policy).map_err(|error| (2, error))?;
+        making(&self.policy, || registry.check(&self.policy))?;
         self.cpu.map_or(Ok(()), pin).map_err(|error| (3, error))
     }
+}
+
+/// Runs `make`, which makes the policy of this name. A panic is one sentence.
+fn making<T>(policy: &str, make: impl FnOnce() -> Result<T, String>) -> Result<T, (u8, String)> {
+    let panicked =
+        |panic| (PANICKED, format!("{panic}, while policy `{policy}` was made; nothing has begun"));
+    caught(make).map_err(panicked)?.map_err(|error| (2, error))
 }
 
 /// The `main` of an agent binary. Exit code 0: the host went, or another agent took over; 2: bad
@@ -281,7 +292,7 @@ impl Deciding {
         let cannot = |error| (3, format!("cannot attach to {}: {error}", place.display()));
         let attached = attached.map_err(cannot)?;
         let config = attached.layout.config;
-        let policy = registry.make(&args.policy, &config).map_err(|error| (2, error))?;
+        let policy = making(&args.policy, || registry.make(&args.policy, &config))?;
         if policy.idles_for() >= config.patience {
             say!(
                 "wave agent: policy `{}` may let threads wait beside an idle core for {} ms, but {} turns agents out after {} ms: raise \
@@ -381,5 +392,23 @@ impl Deciding {
             }
             Err(error) => fail(4, error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panic_while_a_policy_is_made_is_one_sentence() {
+        let (code, why) =
+            making("mine:k=3", || -> Result<(), String> { panic!("boom") }).unwrap_err();
+        assert_eq!(code, PANICKED);
+        assert!(
+            why.starts_with("panic at ") && why.contains("boom, while policy `mine:k=3`"),
+            "{why}"
+        );
+        assert_eq!(making("mine", || Err::<(), _>("no".into())), Err((2, "no".into())));
+        assert_eq!(making("mine", || Ok(7)), Ok(7));
     }
 }
