@@ -1,15 +1,15 @@
-//! Programs whose agent is killed and that continue with the next one.
+//! Programs whose agent is killed and that continue with the next one, and programs that are killed.
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use rustix::net::sockopt;
 
-use crate::network::{AGENT, Up, connect, in_a_network, within_patience};
+use crate::network::{AGENT, Up, connect, in_a_network, python, within_patience};
 use crate::{has_redis, redis_with};
 
 const CLIENTS: usize = 3;
@@ -87,5 +87,23 @@ fn redis_under_load_continues_with_the_next_agent_after_each_kill() {
         drop(server);
         let said = fs::read_to_string(log).unwrap();
         assert!(!said.contains("Accepting client connection"), "{said}");
+    });
+}
+
+#[test]
+fn nobody_connects_to_a_program_that_has_been_killed() {
+    in_a_network(|| {
+        let Some(python) = python() else { return };
+        let up = Up::new();
+        let at = SocketAddr::from((AGENT, 7000));
+        let server = "import socket\nwith socket.create_server(('10.77.0.2', 7000)) as s: s.accept()[0].recv(1)";
+        for _ in 0..10 {
+            let mut server = up.over(&[python, "-c", server]).spawn().unwrap();
+            drop(connect(at));
+            server.kill().unwrap();
+            server.wait().unwrap();
+            let refused = TcpStream::connect(at).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        }
     });
 }

@@ -25,6 +25,7 @@ use wave_tcp::control::{Address, Bounds, Ipv6Home, Output, Secrets, Stack};
 use wave_tcp::datapath::EFFECTS_PER_STEP;
 use wave_tcp::executors::Inline;
 use wave_tcp::flextoe::{FlexToe, Settings};
+use wave_tcp::packet::port_asked_for;
 use wave_tcp::stages::recover::{Recovery, Sack};
 use wave_wires::{Frame, Limits, Wire};
 
@@ -127,8 +128,11 @@ pub struct TcpFront<W, D = OnePath> {
     is_called: bool,
     /// A process may have gone.
     may_have_lost: bool,
-    /// Processes that have a listener which another process has just closed.
-    sharers: Vec<u16>,
+    /// Processes that must be there for what follows in this turn: with a listener which another process has just closed, or at whose
+    /// listener somebody has just knocked.
+    doubted: Vec<u16>,
+    /// Ports at which somebody has just knocked.
+    knocks: Vec<u16>,
     ends: Arc<AtomicBool>,
     start: Instant,
     seat: Seat,
@@ -283,7 +287,8 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             refusals: Refusals::default(),
             is_called: true,
             may_have_lost: false,
-            sharers: Vec::new(),
+            doubted: Vec::new(),
+            knocks: Vec::new(),
             ends,
             start,
             seat: Seat::Shared,
@@ -363,7 +368,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                     Taken::Request(request) => match seated.reach(&mut self.seats, &request) {
                         Ok(()) => {
                             if let Request::Unlisten { listener } = request {
-                                self.sharers.extend(self.stack.sharers(from.process, listener));
+                                self.doubted.extend(self.stack.sharers(from.process, listener));
                             }
                             let memory = Lent(seated.process.payload_mut());
                             self.stack.request(now, from, request, memory);
@@ -420,7 +425,10 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
     /// Takes frames from the wire. Returns whether there were any.
     fn receive(&mut self) -> bool {
         let budget = FRAMES_PER_TURN.min(self.stack.room_for_packets());
-        self.outlet.receive(budget, |packet| self.stack.receive(packet))
+        self.outlet.receive(budget, |packet| {
+            self.knocks.extend(port_asked_for(&packet.frame));
+            self.stack.receive(packet);
+        })
     }
 
     fn perform(&mut self, now: Nanos) {
@@ -531,15 +539,14 @@ impl<W: Wire, D: Paths> Front for TcpFront<W, D> {
         }
         self.turn += 1;
         worked |= self.take_requests(now);
-        if !self.sharers.is_empty() {
-            // If the last process has closed a listener, its line has hung up: nobody must connect there any more.
-            self.look_for_sharers();
-            worked |= self.take_requests(now);
-        }
+        // If the last process has closed a listener, its line has hung up: nobody must connect there any more.
+        worked |= self.look_for_the_doubted(now);
         worked |= self.serve_streams(now, is_called);
         self.send_held(now);
         if !self.outlet.is_full() {
             worked |= self.receive();
+            // No connection is made for a program that has ended just now.
+            worked |= self.look_for_the_doubted(now);
             for _ in 0..POLLS_PER_TURN {
                 self.next = self.stack.poll(now, STEPS_PER_POLL, &mut self.outputs);
                 if self.outputs.is_empty() {

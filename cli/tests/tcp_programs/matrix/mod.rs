@@ -236,7 +236,7 @@ fn run(program: &'static Program) {
                 })
                 .collect();
             server.kill();
-            // An agent notices the end of a process within 50 ms, and until then its backlog takes connections.
+            // Nobody waits for the end of the server's children.
             within_patience("the end of the listener", || {
                 TcpStream::connect_timeout(&site.at(0), PATIENCE).is_err().then_some(())
             });

@@ -38,12 +38,24 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         self.streams.sweep(|flow| stack.owner(flow).is_none());
     }
 
-    pub(super) fn look_for_sharers(&mut self) {
-        for at in std::mem::take(&mut self.sharers) {
+    /// Looks whether the processes in doubt are still there, and handles the end of those that are not. Returns whether there were requests.
+    pub(super) fn look_for_the_doubted(&mut self, now: Nanos) -> bool {
+        self.knocks.sort_unstable();
+        self.knocks.dedup();
+        for port in self.knocks.drain(..) {
+            self.doubted.extend(self.stack.listening_at(port));
+        }
+        if self.doubted.is_empty() {
+            return false;
+        }
+        self.doubted.sort_unstable();
+        self.doubted.dedup();
+        for at in self.doubted.drain(..) {
             if let Some(Some(seated)) = self.processes.get_mut(usize::from(at)) {
                 seated.has_hung_up |= !seated.is_gone && seated.process.has_hung_up();
             }
         }
+        self.take_requests(now)
     }
 }
 

@@ -140,6 +140,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         all.map(|other| other.context.process).filter(move |other| *other != process)
     }
 
+    /// Processes that have a listener at this port.
+    pub fn listening_at(&self, port: u16) -> impl Iterator<Item = u16> {
+        let its = self.listeners.iter().filter(move |listener| listener.local.port() == port);
+        its.map(|listener| listener.context.process)
+    }
+
     /// Number of acknowledged handshakes in a listener's queue: also those that wait at the same listener of other processes.
     pub(super) fn queued(&self, at: usize) -> u32 {
         let listener = &self.listeners[at];
