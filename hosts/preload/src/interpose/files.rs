@@ -278,13 +278,22 @@ unsafe extern "C" fn syscall(
             return answer;
         }
     }
-    next!(syscall(
-        number => c_long,
-        a => usize,
-        b => usize,
-        c => usize,
-        d => usize,
-        e => usize,
-        f => usize,
-    ) -> c_long)
+    let call = || {
+        next!(syscall(
+            number => c_long,
+            a => usize,
+            b => usize,
+            c => usize,
+            d => usize,
+            e => usize,
+            f => usize,
+        ) -> c_long)
+    };
+    match number {
+        // A child with its own memory, in other namespaces for example.
+        libc::SYS_clone if a & libc::CLONE_VM as usize == 0 => super::process::fork_by(call),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork => super::process::fork_by(call),
+        _ => call(),
+    }
 }
