@@ -1,6 +1,7 @@
 //! `wave tcp run`: unmodified programs over an agent's TCP, with Linux's TCP at the other end, in a network namespace per test.
 
 mod bursts;
+mod cases;
 mod deaths;
 mod descriptors;
 mod forks;
@@ -19,6 +20,7 @@ mod sequences;
 mod servers;
 mod sets;
 mod several;
+mod traced;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

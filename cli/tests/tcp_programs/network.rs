@@ -64,6 +64,13 @@ pub fn wave() -> Command {
     command
 }
 
+/// The command of these words, over Linux.
+pub fn command(words: &[&str]) -> Command {
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
 /// A server with child processes. All end when the server gets this signal.
 pub struct Master(pub Running, pub Signal);
 

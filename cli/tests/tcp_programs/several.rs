@@ -14,7 +14,7 @@ const PROGRAM: &str = include_str!("several/several.c");
 const LOOPBACK: [u8; 4] = [127, 0, 0, 1];
 
 /// Echoes every connection at this address. Returns the port.
-fn echo_at(ip: [u8; 4]) -> u16 {
+pub fn echo_at(ip: [u8; 4]) -> u16 {
     let listener = TcpListener::bind(SocketAddr::from((ip, 0))).unwrap();
     let port = listener.local_addr().unwrap().port();
     thread::spawn(move || {

@@ -61,7 +61,8 @@ impl Sockets {
 }
 
 impl World {
-    fn demote(&mut self, at: usize) {
+    /// Makes a connection a stream of the kernel's. No effect on other sockets.
+    pub fn demote(&mut self, at: usize) {
         let claim = self.claim(at);
         if matches!(self.description(at).state, State::Open(_) | State::NotOwned)
             && let Some(claim) = claim

@@ -2,14 +2,16 @@
 //!
 //! The placeholder carries a *ticket*, which any holder of a descriptor can read. It says what the socket is; for a connection it also
 //! has a secret, and the agent hands the connection over to a process that presents it. The ticket is stored in a socket filter, which
-//! the kernel keeps with the open file description.
+//! the kernel keeps with the open file description; a process that may not attach one uses short tickets.
+
+mod short;
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 
 use rustix::fs::OFlags;
-use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
+use rustix::io::{Errno, FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::net::AddressFamily;
 use rustix::net::sockopt;
 use wave_posix::{Checkpoint, Identity, Sharing, address, address_words};
@@ -102,9 +104,28 @@ impl Ticket {
         words
     }
 
+    /// Attaches the ticket to a descriptor.
+    ///
+    /// # Errors
+    /// The process may attach no socket filter, and the ticket is too long for a short one.
+    fn attach(&self, fd: c_int) -> Result<(), Errno> {
+        match sys::attach(fd, &self.to_words()) {
+            Err(Errno::PERM) => {
+                let bytes = short::encode(self).ok_or(Errno::PERM)?;
+                // It would be found first. Any process may remove it.
+                sys::detach(fd);
+                sys::set_keys(fd, &bytes)
+            }
+            attached => attached,
+        }
+    }
+
     /// The ticket of a descriptor, if it has one.
     fn of(fd: c_int) -> Option<Ticket> {
-        let words = sys::attached(fd)?;
+        let Some(words) = sys::attached(fd) else {
+            let bytes = sys::keys(fd)?;
+            return short::decode(&bytes, sockopt::socket_cookie(sys::fd(fd)).ok()?);
+        };
         let (&[magic, cookie, line, kind], rest) = words.split_first_chunk()?;
         if magic != MAGIC || sockopt::socket_cookie(sys::fd(fd)) != Ok(cookie) {
             return None;
@@ -162,7 +183,7 @@ pub fn give_names(fd: c_int, local: SocketAddr, remote: SocketAddr) {
     if let Ok(cookie) = sockopt::socket_cookie(sys::fd(fd)) {
         let ticket = Ticket { cookie, line: None, passed: Passed::Stream(local, remote) };
         // If this fails, programs see the addresses of the loopback.
-        let _ = sys::attach(fd, &ticket.to_words());
+        let _ = ticket.attach(fd);
     }
 }
 
@@ -282,7 +303,7 @@ impl World {
         &mut self,
         fd: c_int,
         at: usize,
-        mut lines: Option<&mut Vec<c_int>>,
+        lines: Option<&mut Vec<c_int>>,
     ) -> Option<u64> {
         if self.description(at).secret.is_some() {
             // Only the owner of a connection can lend it.
@@ -294,8 +315,7 @@ impl World {
         let (state, incarnation) = (description.state, description.incarnation);
         let (is_read_shut, is_write_shut) = (description.is_read_shut, description.is_write_shut);
         let is_nonblocking = description.is_nonblocking;
-        let mut line = None;
-        let mut told = None;
+        let (mut line, mut told) = (None, None);
         let owner = match state {
             State::Open(_) | State::Listening { listener: Some(_), .. } => Some(incarnation),
             _ => None,
@@ -336,21 +356,27 @@ impl World {
                 Passed::Connection { claim, checkpoint, is_read_shut, is_write_shut }
             }
         };
-        if let Some((lines, incarnation)) = lines.as_mut().zip(owner) {
-            let fd = self.context(incarnation).line.descriptors()[0].as_raw_fd();
-            lines.push(fd);
-            line = Some(fd);
-        } else if let Some(lines) = lines
-            && let Some(keeper) =
-                self.description(at).listens.as_ref().and_then(|one| one.keeper.as_ref())
-        {
-            let [fd, ..] = keeper.numbers();
-            lines.push(fd);
-            line = Some(fd);
+        if lines.is_some() {
+            line = match owner {
+                Some(incarnation) => {
+                    Some(self.context(incarnation).line.descriptors()[0].as_raw_fd())
+                }
+                None => {
+                    let listens = self.description(at).listens.as_ref();
+                    let keeper = listens.and_then(|one| one.keeper.as_ref());
+                    keeper.map(|keeper| keeper.numbers()[0])
+                }
+            };
         }
         let cookie = sockopt::socket_cookie(sys::fd(fd)).ok()?;
-        // If this fails, the receiver sees an unconnected socket.
-        let _ = sys::attach(fd, &Ticket { cookie, line, passed }.to_words());
+        let is_connection = matches!(passed, Passed::Connection { .. });
+        match (Ticket { cookie, line, passed }).attach(fd) {
+            Ok(()) => lines.into_iter().for_each(|lines| lines.extend(line)),
+            // A stream of the kernel's needs no ticket.
+            Err(_) if is_connection => self.demote(at),
+            // The receiver sees an unconnected socket.
+            Err(_) => {}
+        }
         told
     }
 

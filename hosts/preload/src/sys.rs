@@ -123,6 +123,31 @@ pub fn attached(number: c_int) -> Option<Vec<u64>> {
     is_it.then(|| pairs.map(|pair| u64::from(pair[1].k) << 32 | u64::from(pair[0].k)).collect())
 }
 
+/// Bytes of a socket's keys.
+const KEYS_BYTES: usize = 32;
+
+/// Sets a socket's own keys of TCP Fast Open, which are without effect as long as it does not listen with them.
+pub fn set_keys(number: c_int, keys: &[u8; KEYS_BYTES]) -> Result<(), Errno> {
+    let (level, name) = (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_KEY);
+    // SAFETY: `keys` is valid for reads of its length.
+    let done = unsafe {
+        libc::syscall(libc::SYS_setsockopt, number, level, name, keys.as_ptr(), KEYS_BYTES)
+    };
+    if done == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+/// The keys of TCP Fast Open that a socket uses, if there are two.
+pub fn keys(number: c_int) -> Option<[u8; KEYS_BYTES]> {
+    let mut keys = [0; KEYS_BYTES];
+    let mut length = KEYS_BYTES as libc::socklen_t;
+    // SAFETY: `keys` is valid for writes of `length` bytes.
+    let done = unsafe {
+        let (level, name, at) = (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_KEY, keys.as_mut_ptr());
+        libc::syscall(libc::SYS_getsockopt, number, level, name, at, &raw mut length)
+    };
+    (done == 0 && length as usize == KEYS_BYTES).then_some(keys)
+}
+
 /// BPF_LD | BPF_IMM and BPF_RET | BPF_K of a classic filter.
 const FILTER_LOAD: u16 = 0x00;
 const FILTER_RETURN: u16 = 0x06;

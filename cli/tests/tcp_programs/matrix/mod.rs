@@ -3,10 +3,16 @@
 //!
 //! `WAVE_CONNECTIONS` sets the number of connections, 100 by default; memcached gets ten times as many. `make soak` has 1,000.
 
+mod arrangements;
 mod clients;
+mod ftp;
+mod git;
 mod http;
 mod postgresql;
+mod rsync;
 mod servers;
+mod shells;
+mod ssh;
 mod transcript;
 
 use std::fs::{self, File};

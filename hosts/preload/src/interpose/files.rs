@@ -10,7 +10,8 @@ use crate::sockets::Sockets;
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn close(fd: c_int) -> c_int {
-    if is_private(fd) && !is_vfork_child() {
+    // A child of vfork(2) needs them to pass sockets on to the program that it executes.
+    if is_private(fd) {
         return fail(Errno::BADF);
     }
     if is_ours(fd)
@@ -36,7 +37,7 @@ fn close_ours(sockets: &Sockets, fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     // With a flag, the call may close nothing, or unshare the descriptor table first: then our descriptors are treated like the program's.
-    if flags != 0 || is_vfork_child() {
+    if flags != 0 {
         return next!(close_range(first => c_uint, last => c_uint, flags => c_int) -> c_int);
     }
     // Skips hidden descriptors, and closes ours one by one.
@@ -96,11 +97,14 @@ fn pass_on(old: c_int) {
 
 /// Closes the descriptor that dup2(2) is about to overwrite. Returns false if it must stay open.
 fn close_overwritten(old: c_int, new: c_int) -> bool {
-    if is_vfork_child() || old == new {
+    if old == new {
         return true;
     }
     if is_private(new) {
         return false;
+    }
+    if is_vfork_child() {
+        return true;
     }
     let is_open = next!(fcntl(old => c_int, libc::F_GETFD => c_int) -> c_int) >= 0;
     if !is_open || !is_ours(new) {
@@ -280,13 +284,22 @@ unsafe extern "C-unwind" fn syscall(
             return answer;
         }
     }
-    next!(syscall(
-        number => c_long,
-        a => usize,
-        b => usize,
-        c => usize,
-        d => usize,
-        e => usize,
-        f => usize,
-    ) -> c_long)
+    let call = || {
+        next!(syscall(
+            number => c_long,
+            a => usize,
+            b => usize,
+            c => usize,
+            d => usize,
+            e => usize,
+            f => usize,
+        ) -> c_long)
+    };
+    match number {
+        // A child with its own memory, in other namespaces for example.
+        libc::SYS_clone if a & libc::CLONE_VM as usize == 0 => super::process::fork_by(call),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork => super::process::fork_by(call),
+        _ => call(),
+    }
 }

@@ -1,7 +1,7 @@
 //! The process's one [`Sockets`], and its handling in children.
 
 use std::cell::Cell;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_long};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::OnceLock;
@@ -118,6 +118,21 @@ fn keep(fd: OwnedFd) -> OwnedFd {
 thread_local! {
     /// The lock, held while this thread forks, so that the child's copy is consistent.
     static HELD: Cell<Option<ManuallyDrop<Open<'static>>>> = const { Cell::new(None) };
+}
+
+/// Runs a system call that forks, as fork(3) would. It returns the child's number, or 0 in the child.
+pub fn fork_by(call: impl FnOnce() -> c_long) -> c_long {
+    before_fork();
+    match call() {
+        0 => {
+            in_child();
+            0
+        }
+        child => {
+            after_fork();
+            child
+        }
+    }
 }
 
 extern "C" fn before_fork() {
