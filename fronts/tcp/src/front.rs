@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use arrayvec::ArrayVec;
 use serde::{Deserialize, Serialize};
@@ -47,10 +47,6 @@ use replacement::Replaceable;
 const REQUESTS_PER_TURN: usize = 64;
 /// Outputs of one poll, in most cases.
 const OUTPUTS: usize = STEPS_PER_POLL * EFFECTS_PER_STEP;
-/// Time for the wire to make room, when the front ends.
-const ROOM: Duration = Duration::from_micros(100);
-/// Most polls in which the stack resets its connections when the front ends: some per 64 connections.
-const ENDING_POLLS_MAX: usize = 1024;
 /// Most descriptors of the door, of inquiries, captures and traces, and of agents that replace this one.
 const DOOR_DESCRIPTORS_MAX: usize = 1 + 1 + WAITING_MAX + 1 + 1 + CAPTURES_MAX + 1 + TRACES_MAX + 2;
 /// Most descriptors to wait on: these, two of each process, and the wire's.
@@ -479,25 +475,6 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
     fn send_held(&mut self, now: Nanos) {
         let stack = &mut self.stack;
         self.outlet.send_held(&self.processes, &mut |ticket| stack.complete(now, ticket));
-    }
-
-    /// Resets the remaining connections, so that no peer waits for an agent that has gone.
-    fn end(&mut self, now: Nanos) {
-        self.stack.data.pause();
-        self.stack.reset_all(now);
-        for _ in 0..ENDING_POLLS_MAX {
-            self.send_held(now);
-            self.stack.poll(now, STEPS_PER_POLL, &mut self.outputs);
-            let is_quiet = self.outputs.is_empty();
-            self.perform(now);
-            if is_quiet && !self.outlet.is_behind() && self.stack.is_at_rest(now) {
-                break;
-            }
-            if is_quiet {
-                // The wire has no room for the resets.
-                std::thread::sleep(ROOM);
-            }
-        }
     }
 
     fn present(&self) -> impl Iterator<Item = &Process> {

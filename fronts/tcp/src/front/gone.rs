@@ -3,14 +3,20 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use wave_core::clock::Nanos;
 use wave_wires::Wire;
 
 use super::TcpFront;
-use crate::paths::Paths;
+use crate::paths::{Paths, STEPS_PER_POLL};
 use crate::refusals::What;
+
+/// Time for the wire to make room, when the front ends.
+const ROOM: Duration = Duration::from_micros(100);
+/// Most polls in which the stack resets its connections when the front ends: some per 64 connections.
+const ENDING_POLLS_MAX: usize = 1024;
 
 impl<W: Wire, D: Paths> TcpFront<W, D> {
     pub(super) fn turn_out(&mut self, now: Nanos, at: usize, what: What) {
@@ -56,6 +62,25 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             }
         }
         self.take_requests(now)
+    }
+
+    /// Resets the remaining connections, so that no peer waits for an agent that has gone.
+    pub(super) fn end(&mut self, now: Nanos) {
+        self.stack.data.pause();
+        self.stack.reset_all(now);
+        for _ in 0..ENDING_POLLS_MAX {
+            self.send_held(now);
+            self.stack.poll(now, STEPS_PER_POLL, &mut self.outputs);
+            let is_quiet = self.outputs.is_empty();
+            self.perform(now);
+            if is_quiet && !self.outlet.is_behind() && self.stack.is_at_rest(now) {
+                break;
+            }
+            if is_quiet {
+                // The wire has no room for the resets.
+                std::thread::sleep(ROOM);
+            }
+        }
     }
 }
 
