@@ -142,8 +142,7 @@ impl AgentArgs {
 
 /// Runs `make`, which makes the policy of this name. A panic is one sentence.
 fn making<T>(policy: &str, make: impl FnOnce() -> Result<T, String>) -> Result<T, (u8, String)> {
-    let panicked =
-        |panic| (PANICKED, format!("{panic}, while policy `{policy}` was made; nothing has begun"));
+    let panicked = |panic| (PANICKED, format!("{panic}, while policy `{policy}` was being made"));
     caught(make).map_err(panicked)?.map_err(|error| (2, error))
 }
 

@@ -25,7 +25,7 @@ use wave_tcp::control::{Address, Bounds, Ipv6Home, Output, Secrets, Stack};
 use wave_tcp::datapath::EFFECTS_PER_STEP;
 use wave_tcp::executors::Inline;
 use wave_tcp::flextoe::{FlexToe, Settings};
-use wave_tcp::packet::port_asked_for;
+use wave_tcp::packet::syn_port;
 use wave_tcp::stages::recover::{Recovery, Sack};
 use wave_wires::{Frame, Limits, Wire};
 
@@ -124,11 +124,11 @@ pub struct TcpFront<W, D = OnePath> {
     is_called: bool,
     /// A process may have gone.
     may_have_lost: bool,
-    /// Processes that must be there for what follows in this turn: with a listener which another process has just closed, or at whose
-    /// listener somebody has just knocked.
+    /// Processes to look at before this turn goes on, since they may have gone: they have a listener that another process has just closed,
+    /// or for which a SYN has just come.
     doubted: Vec<u16>,
-    /// Ports at which somebody has just knocked.
-    knocks: Vec<u16>,
+    /// Ports for which a SYN has come in this turn.
+    syn_ports: Vec<u16>,
     ends: Arc<AtomicBool>,
     start: Instant,
     seat: Seat,
@@ -284,7 +284,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             is_called: true,
             may_have_lost: false,
             doubted: Vec::with_capacity(PROCESSES_MAX),
-            knocks: Vec::with_capacity(FRAMES_PER_TURN),
+            syn_ports: Vec::with_capacity(FRAMES_PER_TURN),
             ends,
             start,
             seat: Seat::Shared,
@@ -422,7 +422,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
     fn receive(&mut self) -> bool {
         let budget = FRAMES_PER_TURN.min(self.stack.room_for_packets());
         self.outlet.receive(budget, |packet| {
-            self.knocks.extend(port_asked_for(&packet.frame));
+            self.syn_ports.extend(syn_port(&packet.frame));
             self.stack.receive(packet);
         })
     }

@@ -111,8 +111,8 @@ pub struct Line {
 /// Sleep between two attempts while the agent is busy with other processes.
 const TRY_AGAIN: Duration = Duration::from_millis(1);
 
-/// Sleeps at least this long, or until a signal arrives. The standard library's sleep is a cancellation point (pthreads(7)), at which a
-/// thread must not end that holds anything.
+/// Sleeps at least this long, or until a signal arrives. Unlike the standard library's sleep it is no cancellation point (pthreads(7)), at
+/// which a thread could end while it holds a lock.
 pub fn pause(time: Duration) {
     if let Ok(time) = rustix::thread::Timespec::try_from(time) {
         let _ = rustix::thread::nanosleep(&time);

@@ -313,8 +313,8 @@ pub fn discard(number: c_int, bytes: usize, flags: c_int) -> Result<usize, Errno
 }
 
 /// The kernel's ppoll(2), or poll(2) where that does the same: older sandboxes allow only the latter. Returns the number of entries with
-/// events. A signal handler ends the wait by changing the time that is left to 0 **and** the first entry's descriptor to [`NO_FILE`]: poll(2)
-/// has its time in a register, and pselect6(2) its descriptors elsewhere.
+/// events. A signal handler ends the wait by two changes: the time that is left becomes 0, and the first entry's descriptor [`NO_FILE`].
+/// poll(2) gets its time by value and sees only the second; pselect6(2) gets copies of the descriptors and sees only the first.
 ///
 /// # Safety
 /// `left` is valid for the call.
@@ -391,7 +391,7 @@ unsafe fn pselect(
     /// The events for which each of the three sets stands.
     const KINDS: [i16; 3] =
         [libc::POLLIN | libc::POLLRDNORM | libc::POLLHUP, libc::POLLOUT, libc::POLLPRI];
-    // The handler has ended the wait before it began, or the descriptors are the program's.
+    // Neither an entry that is to be skipped, nor one that a handler has changed.
     let is_file = |entry: &&libc::pollfd| (0..NO_FILE).contains(&entry.fd);
     let count = fds.iter().filter(is_file).map(|entry| entry.fd + 1).max().unwrap_or(0) as usize;
     let has = |set: &[u64], fd: c_int| set[fd as usize / 64] & 1 << (fd % 64) != 0;

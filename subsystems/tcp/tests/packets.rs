@@ -14,7 +14,7 @@ use wave_tcp::packet::{
     ArpOperation, ArpPacket, Cause, DISCOVERY_BYTES, Discovery, Ecn, EthernetView, Flags, Icmp,
     Icmp6, OPTIONS_BYTES_MAX, Options, Parsed, TcpHeader, build_advertisement, build_arp,
     build_echo_reply, build_echo6_reply, build_solicitation, build_tcp, checksum, parse,
-    partial_checksum,
+    partial_checksum, syn_port,
 };
 use wave_tcp::seq::Seq;
 
@@ -315,6 +315,8 @@ proptest! {
         expect_segment(&frame, &header, &payload)?;
         let Ok(Parsed::Tcp { ethernet, .. }) = parse(&frame, false) else { panic!("not a segment") };
         prop_assert_eq!(ethernet.vlan, vlan);
+        let asks = is_syn && header.ack.is_none();
+        prop_assert_eq!(syn_port(&frame), asks.then(|| header.destination.port()));
     }
 
     #[test]
@@ -505,7 +507,7 @@ proptest! {
         words in 5_u8..8,
         is_good: bool,
     ) {
-        let _ = parse(&frame, is_good);
+        let _ = (parse(&frame, is_good), syn_port(&frame));
         let header = 14..14 + 4 * usize::from(words);
         if frame.len() >= header.end {
             let total = (frame.len() - 14) as u16;
@@ -517,7 +519,10 @@ proptest! {
             frame[24..26].fill(0);
             let sum = checksum::sum(&frame[header.clone()]);
             frame[24..26].copy_from_slice(&(!sum).to_be_bytes());
+            let asked = syn_port(&frame);
             if let Ok(Parsed::Tcp { segment, .. }) = parse(&frame, is_good) {
+                let asks = segment.flags.contains(Flags::SYN) && segment.ack.is_none();
+                prop_assert_eq!(asked, asks.then_some(segment.destination_port));
                 prop_assert_eq!(segment.payload.end, frame.len());
                 prop_assert!(segment.payload.start >= header.end + 20);
             }

@@ -44,24 +44,24 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         self.streams.sweep(|flow| stack.owner(flow).is_none());
     }
 
-    /// Looks whether the processes in doubt are still there, and handles the end of those that are not. Returns whether there were requests.
+    /// Looks whether the processes in doubt are still there. If one is not, takes the requests, with which its end is handled. Returns
+    /// whether there were any.
     pub(super) fn look_for_the_doubted(&mut self, now: Nanos) -> bool {
-        self.knocks.sort_unstable();
-        self.knocks.dedup();
-        for port in self.knocks.drain(..) {
+        self.syn_ports.sort_unstable();
+        self.syn_ports.dedup();
+        for port in self.syn_ports.drain(..) {
             self.doubted.extend(self.stack.listening_at(port));
-        }
-        if self.doubted.is_empty() {
-            return false;
         }
         self.doubted.sort_unstable();
         self.doubted.dedup();
+        let mut is_one_gone = false;
         for at in self.doubted.drain(..) {
             if let Some(Some(seated)) = self.processes.get_mut(usize::from(at)) {
                 seated.has_hung_up |= !seated.is_gone && seated.process.has_hung_up();
+                is_one_gone |= seated.has_hung_up && !seated.is_gone;
             }
         }
-        self.take_requests(now)
+        is_one_gone && self.take_requests(now)
     }
 
     /// Resets the remaining connections, so that no peer waits for an agent that has gone.

@@ -120,7 +120,8 @@ thread_local! {
     static HELD: Cell<Option<ManuallyDrop<Open<'static>>>> = const { Cell::new(None) };
 }
 
-/// Runs a system call that forks, as fork(3) would. It returns the child's number, or 0 in the child.
+/// Runs a system call that forks, as fork(3) would. It returns the child's number, or 0 in the child. The allocator's handlers do not run:
+/// as with malloc(3), a child of a process with several threads waits for ever if one of them allocates here at that moment.
 pub fn fork_by(call: impl FnOnce() -> c_long) -> c_long {
     before_fork();
     match call() {

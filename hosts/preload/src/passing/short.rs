@@ -1,5 +1,5 @@
-//! Short tickets, for processes that may not attach a socket filter: some kernels (seen with 6.18.44)
-//! demand CAP_NET_ADMIN for that on TCP sockets.
+//! Short tickets, for processes that may not attach a socket filter: some kernels (seen with 6.18.44) demand CAP_NET_ADMIN for that on TCP
+//! sockets.
 //!
 //! They are the socket's keys of TCP Fast Open, which any process may set and read, and which neither connections accepted by the
 //! kernel nor other descriptions inherit. They hold 32 bytes: enough for names and listeners of IPv4, and for listeners at `::`.

@@ -210,6 +210,14 @@ pub struct TcpHeader {
     pub options: Options,
 }
 
+/// The port to which a segment asks to connect, if it does.
+pub(super) fn syn_port(bytes: &[u8]) -> Option<u16> {
+    let (wire, _) = Wire::ref_from_prefix(bytes).ok()?;
+    let flags = Flags(wire.flags);
+    let asks = flags.contains(Flags::SYN) && !flags.contains(Flags::ACK);
+    asks.then(|| wire.destination_port.get())
+}
+
 /// Writes the headers of a segment with `payload_bytes` of payload, which may be a super-packet. Returns the headers' length.
 /// IPv4's checksum is complete; TCP's field holds the pseudo header's sum, and [`partial_checksum`] says how to complete it.
 ///
