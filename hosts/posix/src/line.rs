@@ -241,6 +241,11 @@ impl Line {
         PauseWords::of(&self.layout).enter(&self.port)
     }
 
+    /// Whether such a call is announced.
+    pub(crate) fn is_inside(&self) -> bool {
+        PauseWords::of(&self.layout).is_inside(&self.port)
+    }
+
     /// Announces the end of that call, once everything was published.
     pub(crate) fn leave(&self) {
         PauseWords::of(&self.layout).leave(&self.port);

@@ -117,6 +117,8 @@ impl World {
                     // The previous owner may still have a descriptor.
                     description.is_passed = true;
                     self.context(incarnation).share_connection(name);
+                    // This call has begun without shared connections.
+                    self.enter_shared();
                 }
                 if self.change_hands(at) {
                     // Another process has wanted it at the same time.

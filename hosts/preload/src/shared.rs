@@ -106,6 +106,8 @@ impl World {
                 }
             }
         }
+        // This call may have begun without shared connections. Nobody else knows of these yet.
+        self.enter_shared();
     }
 
     /// Sends the agent placeholders with the names of their connections, and waits for its answer.

@@ -87,6 +87,10 @@ impl Context<Line> {
     /// Ends such a call: tells the agent of everything that was read and written. Returns false if the queue has no room: then
     /// call it again.
     pub fn leave_shared(&mut self) -> bool {
+        debug_assert!(
+            self.line.is_inside(),
+            "the agent could have taken a connection away meanwhile"
+        );
         self.flush();
         if self.has_unsent() && !self.is_dead {
             return false;
