@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use wave_agent::{Attached, attach};
+use wave_core::control::Revoked;
 use wave_core::endpoint::{Receiver, Sender};
 use wave_core::layout::{AGENT_READY, PROTOCOL_VERSION};
 use wave_core::link::{Doorbell, Home, Port, Side, Window};
@@ -64,8 +65,20 @@ impl Hand {
     pub fn wait_for(&mut self, what: &str, mut condition: impl FnMut(&Hand) -> bool) {
         wait_for(what, || {
             self.listen();
-            condition(self)
+            let is_there = condition(self);
+            assert!(
+                is_there || self.revoked().is_none(),
+                "{:?} while the agent waited for {what}",
+                self.revoked()
+            );
+            is_there
         });
+    }
+
+    /// Why the host has told this agent to leave.
+    fn revoked(&self) -> Option<Revoked> {
+        let nic = self.attached.port.window(Home::Nic);
+        Revoked::from_word(nic.load(self.attached.layout.incarnation, 0)).unwrap()
     }
 
     fn listen(&mut self) {
