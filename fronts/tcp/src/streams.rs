@@ -17,11 +17,12 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 use wave_tcp::context::ContextId;
+use wave_tcp::context::door::Answer;
 use wave_tcp::control::HeldFlow;
 use wave_tcp::datapath::FlowId;
 
 use copies::Copies;
-use door::{Caller, DONE, DOOR, GO, NEVER, Stage, StreamDoor};
+use door::{Caller, DOOR, Stage, StreamDoor};
 use relay::KeptRelay;
 pub(crate) use relay::{Relay, Turn};
 
@@ -350,7 +351,7 @@ impl Streams {
         // A placeholder that is being connected is not among the copies.
         let is_led = |id: &u64| {
             self.door.callers.iter().any(|caller| {
-                caller.stage != Stage::Waits && self.by_name.get(&caller.flow) == Some(id)
+                caller.stage != Stage::Waits && self.by_name.get(&caller.wants.flow) == Some(id)
             })
         };
         let copies = self.copies.left(self.shared.len());
@@ -382,17 +383,17 @@ impl Streams {
         // Those that lead come first, so that nobody else is told to lead.
         callers.sort_by_key(|caller| caller.stage == Stage::Waits);
         callers.retain_mut(|caller| {
-            let id = self.by_name.get(&caller.flow).copied();
+            let id = self.by_name.get(&caller.wants.flow).copied();
             let known = id.and_then(|id| Some((id, self.shared.get(&id)?)));
-            let is_entitled =
-                |shared: &Shared| caller.secret != 0 && shared.secrets.contains(&caller.secret);
+            let secret = caller.wants.secret;
+            let is_entitled = |shared: &Shared| secret != 0 && shared.secrets.contains(&secret);
             let Some((id, shared)) = known.filter(|(_, one)| is_entitled(one)) else {
-                caller.say(NEVER);
+                caller.say(Answer::Never);
                 return false;
             };
             if let State::Held(relay) = &shared.state {
                 if relay.has_begun {
-                    caller.say(DONE);
+                    caller.say(Answer::Done);
                     return false;
                 }
             } else {
@@ -441,7 +442,7 @@ impl Streams {
                 caller.stage = Stage::Leads;
                 caller.since = now;
                 led.push(id);
-                caller.say(GO);
+                caller.say(Answer::Go);
                 true
             }
             Stage::Leads | Stage::Connected(_) if !caller.is_patient(now) => false,
@@ -453,7 +454,7 @@ impl Streams {
                 led.push(id);
                 let Some(stream) = self.door.take(port) else { return true };
                 if !self.has_room(id) {
-                    caller.say(NEVER);
+                    caller.say(Answer::Never);
                     return false;
                 }
                 let Some(Shared { state: State::Held(relay), .. }) = self.shared.get_mut(&id)
@@ -469,7 +470,7 @@ impl Streams {
                     return false;
                 }
                 self.counts.demoted += 1;
-                caller.say(DONE);
+                caller.say(Answer::Done);
                 false
             }
         }

@@ -16,6 +16,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, connect, recv, send,
     shutdown, socket_with,
 };
+use wave_posix::door::{Answer, Greeting};
 use wave_readiness::Source;
 
 use crate::description::{Description, State};
@@ -28,10 +29,6 @@ use crate::sockets::Sockets;
 use crate::sys;
 use crate::world::{RETRY, World};
 
-/// First word of a greeting, as the agent's door expects it.
-const MAGIC: u64 = u64::from_le_bytes(*b"wavedoor");
-const GO: u8 = b'G';
-const DONE: u8 = b'D';
 /// Longest wait for an answer: the owner may be inside a call.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -133,25 +130,26 @@ impl World {
     }
 }
 
-/// The dialogue of the agent's `streams/door.rs`.
+/// The dialogue of [`wave_posix::door`].
 fn ask(call: &OwnedFd, door: SocketAddr, placeholder: c_int, claim: &Claim) -> io::Result<()> {
     connect(call, &door)?;
-    let words = [MAGIC, (claim.secret >> 64) as u64, claim.secret as u64, claim.identity.flow];
-    let greeting: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    send(call, &greeting, SendFlags::NOSIGNAL)?;
+    let greeting = Greeting { secret: claim.secret, flow: claim.identity.flow };
+    send(call, &greeting.to_bytes(), SendFlags::NOSIGNAL)?;
     let start = Instant::now();
     loop {
         await_events(call, PollFlags::IN, PATIENCE.saturating_sub(start.elapsed()))?;
         let mut answer = [0];
         let (_, count) = recv(call, &mut answer, RecvFlags::empty())?;
-        match answer[0] {
-            DONE if count == 1 => return Ok(()),
-            GO if count == 1 => {
+        if count == 0 {
+            return Err(Errno::PIPE.into());
+        }
+        match Answer::from_byte(answer[0]) {
+            Some(Answer::Done) => return Ok(()),
+            Some(Answer::Go) => {
                 let port = connect_placeholder(placeholder, door, claim)?;
                 send(call, &port.to_le_bytes(), SendFlags::NOSIGNAL)?;
             }
-            _ if count == 0 => return Err(Errno::PIPE.into()),
-            _ => return Err(Errno::CONNRESET.into()),
+            Some(Answer::Never) | None => return Err(Errno::CONNRESET.into()),
         }
     }
 }

@@ -1,14 +1,5 @@
 //! The door for processes that want to use a connection of another process: by its secret, they ask the agent to make the
-//! connection a stream of the kernel's.
-//!
-//! ```text
-//! process                                          agent
-//! connects to the door, sends HELLO         ─────> stops the owner, which is told that the connection is demoted
-//!                                           <───── GO, to one process at a time
-//! connects the placeholder to the same door
-//! sends the placeholder's port              ─────> knows which of the accepted sockets it is, and feeds it
-//!                                           <───── DONE: from now on every descriptor is an ordinary socket
-//! ```
+//! connection a stream of the kernel's. The dialogue is that of [`wave_tcp::context::door`].
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -17,19 +8,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::{RecvFlags, recv};
 use wave_core::clock::Nanos;
+use wave_tcp::context::door::{Answer, Greeting};
 
 /// Event data of the door's sockets.
 pub(super) const DOOR: u64 = 0;
-/// First word of a greeting, in the byte order of the machine.
-const MAGIC: u64 = u64::from_le_bytes(*b"wavedoor");
-/// Bytes of a greeting: MAGIC, the secret's high and low half, the connection.
-const HELLO_BYTES: usize = 32;
-/// Connect the placeholder.
-pub(super) const GO: u8 = b'G';
-/// The placeholder is an ordinary socket now.
-pub(super) const DONE: u8 = b'D';
-/// The connection is over, or the secret is wrong.
-pub(super) const NEVER: u8 = b'N';
 /// Time for a process to say what it wants, and to connect a placeholder.
 const PATIENCE: Nanos = Nanos::from_millis(2_000);
 /// Most sockets at the door; further ones wait in its backlog.
@@ -58,9 +40,7 @@ struct Arrival {
 #[derive(Debug)]
 pub(super) struct Caller {
     stream: TcpStream,
-    pub(super) secret: u128,
-    /// The connection's name, when it was first shared.
-    pub(super) flow: u64,
+    pub(super) wants: Greeting,
     pub(super) since: Nanos,
     pub(super) stage: Stage,
     said: Vec<u8>,
@@ -128,10 +108,10 @@ impl StreamDoor {
         }
         let mut arrived = std::mem::take(&mut self.arrived);
         arrived.retain_mut(|arrival| match hello(&arrival.stream) {
-            Ok(Some((secret, flow))) => {
+            Ok(Some(wants)) => {
                 if let Ok(stream) = arrival.stream.try_clone() {
                     let (stage, said) = (Stage::Waits, Vec::new());
-                    self.callers.push(Caller { stream, secret, flow, since: now, stage, said });
+                    self.callers.push(Caller { stream, wants, since: now, stage, said });
                 }
                 false
             }
@@ -156,9 +136,9 @@ impl Caller {
     }
 
     /// Answers.
-    pub(super) fn say(&self, answer: u8) {
+    pub(super) fn say(&self, answer: Answer) {
         // A caller that is gone is noticed at the next look.
-        let _ = (&self.stream).write(&[answer]);
+        let _ = (&self.stream).write(&[answer.to_byte()]);
     }
 
     fn hear(&mut self) -> io::Result<()> {
@@ -180,19 +160,17 @@ impl Caller {
     }
 }
 
-/// A whole greeting: the secret, and the connection. A stream that begins otherwise is a placeholder's, whose bytes stay.
-fn hello(stream: &TcpStream) -> io::Result<Option<(u128, u64)>> {
-    let mut bytes = [0; HELLO_BYTES];
+/// A whole greeting. A stream that begins otherwise is a placeholder's, whose bytes stay.
+fn hello(stream: &TcpStream) -> io::Result<Option<Greeting>> {
+    let mut bytes = [0; Greeting::BYTES];
     let (_, count) = match recv(stream, &mut bytes, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
         Ok(received) => received,
         Err(rustix::io::Errno::AGAIN) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-    if count < HELLO_BYTES || word(0) != MAGIC {
-        return Ok(None);
+    let greeting = Greeting::from_bytes(&bytes[..count]);
+    if greeting.is_some() {
+        recv(stream, &mut bytes, RecvFlags::DONTWAIT)?;
     }
-    let (secret, flow) = (u128::from(word(8)) << 64 | u128::from(word(16)), word(24));
-    recv(stream, &mut bytes, RecvFlags::DONTWAIT)?;
-    Ok(Some((secret, flow)))
+    Ok(greeting)
 }

@@ -1,0 +1,115 @@
+//! The dialogue at the agent's door for streams of the kernel's (docs/adr/0104): a TCP socket on 127.0.0.1, where a process asks the
+//! agent to make a connection a stream of the kernel's.
+//!
+//! ```text
+//! process                                          agent
+//! connects to the door, sends a Greeting    ─────> stops the owner, which is told that the connection is demoted
+//!                                           <───── Answer::Go, to one process at a time
+//! connects the placeholder to the same door
+//! sends the placeholder's port, two bytes   ─────> knows which of the accepted sockets it is, and feeds it
+//!                                           <───── Answer::Done: from now on every descriptor is an ordinary socket
+//! ```
+//!
+//! Numbers are little-endian. The agent ends the dialogue without an answer when another agent replaces it: then the process asks again.
+
+/// First word of a greeting. Bytes that begin otherwise are a program's own, sent over its placeholder.
+const MAGIC: [u8; 8] = *b"wavedoor";
+
+/// The request of a process that wants to use a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Greeting {
+    /// The secret that entitles to the connection: its family's, or its ticket's.
+    pub secret: u128,
+    /// The name of the connection when it was first shared, as [`FlowId::to_word`](crate::datapath::FlowId::to_word) encodes it.
+    pub flow: u64,
+}
+
+impl Greeting {
+    /// Length of an encoded greeting.
+    pub const BYTES: usize = 32;
+
+    /// Encodes the greeting.
+    pub fn to_bytes(&self) -> [u8; Greeting::BYTES] {
+        let Greeting { secret, flow } = *self;
+        let mut bytes = [0; Greeting::BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..24].copy_from_slice(&secret.to_le_bytes());
+        bytes[24..].copy_from_slice(&flow.to_le_bytes());
+        bytes
+    }
+
+    /// Decodes a greeting. `None` if these bytes are not one, or not a whole one.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Greeting> {
+        let bytes: &[u8; Greeting::BYTES] = bytes.try_into().ok()?;
+        let (magic, rest) = bytes.split_first_chunk()?;
+        let (secret, flow) = rest.split_first_chunk()?;
+        let flow = flow.try_into().ok()?;
+        (*magic == MAGIC).then_some(Greeting {
+            secret: u128::from_le_bytes(*secret),
+            flow: u64::from_le_bytes(flow),
+        })
+    }
+}
+
+/// An answer of the agent, as one byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Answer {
+    /// Connect the placeholder to the door, and send its port.
+    Go = b'G',
+    /// The placeholder is an ordinary socket now.
+    Done = b'D',
+    /// The connection is over, or the secret is wrong.
+    Never = b'N',
+}
+
+impl Answer {
+    const ALL: [Answer; 3] = [Answer::Go, Answer::Done, Answer::Never];
+
+    /// Encodes the answer.
+    pub const fn to_byte(self) -> u8 {
+        self as u8
+    }
+
+    /// Decodes an answer. `None` if it is none.
+    pub fn from_byte(byte: u8) -> Option<Answer> {
+        Answer::ALL.into_iter().find(|answer| answer.to_byte() == byte)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn greetings_survive_encoding_and_other_bytes_are_refused(
+            secret in any::<u128>(),
+            flow in any::<u64>(),
+            length in 0..2 * Greeting::BYTES,
+            flipped in 0_usize..64,
+            garbage in proptest::collection::vec(any::<u8>(), 0..2 * Greeting::BYTES),
+        ) {
+            let greeting = Greeting { secret, flow };
+            let mut bytes = greeting.to_bytes();
+            prop_assert_eq!(Greeting::from_bytes(&bytes), Some(greeting));
+            let mut other = bytes.to_vec();
+            other.resize(length, 0);
+            prop_assert_eq!(Greeting::from_bytes(&other).is_some(), length == Greeting::BYTES);
+            // Each bit of the first word counts.
+            bytes[flipped / 8] ^= 1 << (flipped % 8);
+            prop_assert_eq!(Greeting::from_bytes(&bytes), None);
+            let begins = garbage.len() == Greeting::BYTES && garbage.starts_with(&MAGIC);
+            prop_assert_eq!(Greeting::from_bytes(&garbage).is_some(), begins);
+        }
+
+        #[test]
+        fn answers_survive_encoding_and_other_bytes_are_none(byte in any::<u8>()) {
+            let answer = Answer::from_byte(byte);
+            prop_assert_eq!(answer.is_some(), b"GDN".contains(&byte));
+            prop_assert!(answer.is_none_or(|answer| answer.to_byte() == byte));
+        }
+    }
+}
