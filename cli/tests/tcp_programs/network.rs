@@ -179,14 +179,20 @@ impl Up {
         command
     }
 
-    /// Waits until an agent's counter is at least `count`. A report may be slightly old.
+    /// Waits until an agent's counter is at least `count`. A counter in an object has the object's name and a dot before its own.
     pub fn awaits(&self, counter: &str, count: u64) {
+        within_patience(counter, || {
+            let counters = &self.report()["counters"];
+            let found = counter.split('.').fold(counters, |object, name| &object[name]);
+            (found.as_u64() >= Some(count)).then_some(())
+        });
+    }
+
+    /// The agent's report, which may be slightly old.
+    pub fn report(&self) -> Value {
         let mut ss = wave();
         ss.args(["tcp", "ss", "--json", "--socket"]).arg(self.path("toe.sock"));
-        within_patience(counter, || {
-            let report: Value = serde_json::from_slice(&ss.output().unwrap().stdout).unwrap();
-            (report["counters"][counter].as_u64() >= Some(count)).then_some(())
-        });
+        serde_json::from_slice(&ss.output().unwrap().stdout).unwrap()
     }
 }
 

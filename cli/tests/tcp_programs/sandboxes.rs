@@ -109,5 +109,7 @@ fn sandboxed_programs_use_their_connections() {
             let status = running.0.wait().unwrap();
             assert!(status.success(), "{call}, {files}: {status}");
         }
+        // Those with fewer descriptors than the door needs go on as before.
+        up.awaits("demoted_by.sandbox", 1);
     });
 }

@@ -55,7 +55,13 @@ fn connections_are_shared_by_processes_and_used_by_any_call_as_over_linux() {
             return skip("there is no C compiler: apt-get install gcc libc6-dev");
         }
         let ours = transcript(up.over(&[program.to_str().unwrap()]), LINUX);
-        up.awaits("demoted", 5);
+        for cause in ["second_process", "standard_stream", "c_library", "splice"] {
+            up.awaits(&format!("demoted_by.{cause}"), 1);
+        }
+        let counters = &up.report()["counters"];
+        let by_cause = counters["demoted_by"].as_object().unwrap().values();
+        let sum: u64 = by_cause.map(|count| count.as_u64().unwrap()).sum();
+        assert_eq!(counters["demoted"].as_u64(), Some(sum));
         let theirs = transcript(Command::new(&program), LOOPBACK);
         assert_eq!(ours, theirs);
     });

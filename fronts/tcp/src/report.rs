@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use wave_core::clock::Nanos;
 use wave_tcp::congestion::ONE;
+use wave_tcp::context::door;
 use wave_tcp::control::{Shown, Stack};
 use wave_tcp::datapath::Fin;
 use wave_tcp::packet::Cause;
@@ -160,7 +161,11 @@ fn counters<D: Paths>(stack: &Stack<Frame, D>, turned_away: TurnedAway, shared: 
         },
         "malformed": malformed,
     });
-    all["demoted"] = json!(shared.demoted);
+    let by_cause = door::Cause::ALL.iter().zip(shared.demoted);
+    let by_cause: serde_json::Map<String, Value> =
+        by_cause.map(|(cause, count)| (cause.name().to_owned(), json!(count))).collect();
+    all["demoted"] = json!(shared.demoted.iter().sum::<u64>());
+    all["demoted_by"] = Value::Object(by_cause);
     all["shared_connections_reset"] = json!(shared.torn);
     all
 }

@@ -7,6 +7,8 @@
 mod copies;
 mod door;
 mod relay;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::io;
@@ -17,7 +19,7 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 use wave_tcp::context::ContextId;
-use wave_tcp::context::door::Answer;
+use wave_tcp::context::door::{Answer, Cause};
 use wave_tcp::control::HeldFlow;
 use wave_tcp::datapath::FlowId;
 
@@ -57,8 +59,8 @@ pub(crate) struct Streams {
 /// Counters for reports.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Counts {
-    /// Connections that became a stream of the kernel's.
-    pub(crate) demoted: u64,
+    /// Connections that became a stream of the kernel's, by cause.
+    pub(crate) demoted: [u64; Cause::ALL.len()],
     /// Those that were reset, since their process was killed in the middle of a call.
     pub(crate) torn: u64,
 }
@@ -469,7 +471,7 @@ impl Streams {
                 if !is_added || relay.begin(stream).is_err() {
                     return false;
                 }
-                self.counts.demoted += 1;
+                self.counts.demoted[caller.wants.cause as usize] += 1;
                 caller.say(Answer::Done);
                 false
             }

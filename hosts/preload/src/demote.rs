@@ -16,7 +16,8 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, connect, recv, send,
     shutdown, socket_with,
 };
-use wave_posix::door::{Answer, Greeting};
+use wave_posix::Identity;
+use wave_posix::door::{Answer, Cause, Greeting};
 use wave_readiness::Source;
 
 use crate::description::{Description, State};
@@ -33,51 +34,49 @@ use crate::world::{RETRY, World};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Sockets {
-    /// Makes the connections of these descriptors streams of the kernel's: what follows would bypass the library.
+    /// Makes the connection of this descriptor a stream of the kernel's: what follows would bypass the library.
     #[cfg_attr(test, allow(dead_code))]
-    pub fn demote(&self, fds: &[c_int]) {
+    pub fn demote(&self, fd: c_int, cause: Cause) {
         let Ok(mut world) = self.open() else { return };
         world.look();
-        for fd in fds {
-            if let Some(at) = world.find(*fd) {
-                world.demote(at);
-            }
+        if let Some(at) = world.find(fd) {
+            world.demote(at, cause);
         }
     }
 
     /// As [`Sockets::demote`], for all connections of the process.
     #[cfg_attr(test, allow(dead_code))]
-    pub fn demote_all(&self) {
+    pub fn demote_all(&self, cause: Cause) {
         let Ok(mut world) = self.open() else { return };
         world.look();
         let all: Vec<usize> = world.numbers().map(|(_, at)| at).collect();
         for at in all {
-            world.demote(at);
+            world.demote(at, cause);
         }
     }
 }
 
 impl World {
     /// Makes a connection a stream of the kernel's. No effect on other sockets.
-    pub fn demote(&mut self, at: usize) {
+    pub fn demote(&mut self, at: usize, cause: Cause) {
         let claim = self.claim(at);
         if matches!(self.description(at).state, State::Open(_) | State::NotOwned)
             && let Some(claim) = claim
-            && let Err(why) = self.make_stream(at, &claim)
+            && let Err(why) = self.make_stream(at, &claim, cause)
         {
             say(&format!("a connection cannot become a stream of the kernel's: {why}"));
         }
     }
 
     /// Makes a connection a stream of the kernel's. Its description has no descriptors afterwards.
-    pub fn make_stream(&mut self, at: usize, claim: &Claim) -> io::Result<()> {
+    pub fn make_stream(&mut self, at: usize, claim: &Claim, cause: Cause) -> io::Result<()> {
         self.push_held();
         let fds: Vec<c_int> =
             self.numbers().filter(|(_, other)| *other == at).map(|(fd, _)| fd).collect();
         if let Some(first) = fds.first() {
             // Another process may wait for this one to leave.
             self.leave_shared();
-            let made = self.ask_for_stream(*first, claim);
+            let made = self.ask_for_stream(*first, claim, cause);
             self.enter_shared();
             made?;
         }
@@ -107,17 +106,23 @@ impl World {
         Ok(())
     }
 
-    fn ask_for_stream(&mut self, placeholder: c_int, claim: &Claim) -> io::Result<()> {
+    fn ask_for_stream(
+        &mut self,
+        placeholder: c_int,
+        claim: &Claim,
+        cause: Cause,
+    ) -> io::Result<()> {
         if claim.door == 0 {
             return Err(io::Error::other("the agent has no door on 127.0.0.1"));
         }
         let door = SocketAddr::from((Ipv4Addr::LOCALHOST, claim.door));
+        let greeting = Greeting { secret: claim.secret, flow: claim.identity.flow, cause };
         let start = Instant::now();
         loop {
             let call =
                 socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
             self.hide(call.as_raw_fd());
-            let asked = ask(&call, door, placeholder, claim);
+            let asked = ask(&call, door, &greeting, placeholder, claim.identity);
             self.show(call.as_raw_fd());
             match asked {
                 // The agent hands over to another one, which has the same door.
@@ -131,9 +136,14 @@ impl World {
 }
 
 /// The dialogue of [`wave_posix::door`].
-fn ask(call: &OwnedFd, door: SocketAddr, placeholder: c_int, claim: &Claim) -> io::Result<()> {
+fn ask(
+    call: &OwnedFd,
+    door: SocketAddr,
+    greeting: &Greeting,
+    placeholder: c_int,
+    names: Identity,
+) -> io::Result<()> {
     connect(call, &door)?;
-    let greeting = Greeting { secret: claim.secret, flow: claim.identity.flow };
     send(call, &greeting.to_bytes(), SendFlags::NOSIGNAL)?;
     let start = Instant::now();
     loop {
@@ -146,7 +156,7 @@ fn ask(call: &OwnedFd, door: SocketAddr, placeholder: c_int, claim: &Claim) -> i
         match Answer::from_byte(answer[0]) {
             Some(Answer::Done) => return Ok(()),
             Some(Answer::Go) => {
-                let port = connect_placeholder(placeholder, door, claim)?;
+                let port = connect_placeholder(placeholder, door, names)?;
                 send(call, &port.to_le_bytes(), SendFlags::NOSIGNAL)?;
             }
             Some(Answer::Never) | None => return Err(Errno::CONNRESET.into()),
@@ -160,9 +170,9 @@ fn is_hung_up(error: &io::Error) -> bool {
 }
 
 /// Connects the placeholder to the door, and returns its port.
-fn connect_placeholder(placeholder: c_int, door: SocketAddr, claim: &Claim) -> io::Result<u16> {
+fn connect_placeholder(placeholder: c_int, door: SocketAddr, names: Identity) -> io::Result<u16> {
     let fd = sys::fd(placeholder);
-    give_names(placeholder, claim.identity.local, claim.identity.remote);
+    give_names(placeholder, names.local, names.remote);
     let door = match sockopt::socket_domain(fd)? {
         AddressFamily::INET6 => {
             let _ = set_ipv6_v6only(fd, false);

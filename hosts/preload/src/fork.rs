@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::ffi::c_int;
 
 use rustix::io::Errno;
+use wave_posix::door::Cause;
 use wave_posix::{Checkpoint, Trouble};
 use wave_readiness::EventFlags;
 
@@ -127,16 +128,17 @@ impl World {
             }
             refused => {
                 let refused = refused.and_then(Result::err);
-                let why = match claim.map(|claim| self.make_stream(at, &claim)) {
-                    Some(Ok(())) => return false,
-                    Some(Err(error)) => refused.unwrap_or_else(|| error.to_string()),
-                    // The agent that refuses it tells people itself.
-                    None if refused.is_some() => refused.unwrap_or_default(),
-                    None => {
-                        self.report(Trouble::NotTakenOver);
-                        "it had ended".to_owned()
-                    }
-                };
+                let why =
+                    match claim.map(|claim| self.make_stream(at, &claim, Cause::SecondProcess)) {
+                        Some(Ok(())) => return false,
+                        Some(Err(error)) => refused.unwrap_or_else(|| error.to_string()),
+                        // The agent that refuses it tells people itself.
+                        None if refused.is_some() => refused.unwrap_or_default(),
+                        None => {
+                            self.report(Trouble::NotTakenOver);
+                            "it had ended".to_owned()
+                        }
+                    };
                 let description = self.description(at);
                 if !std::mem::replace(&mut description.is_lost, true) {
                     description.error = Some(Errno::CONNRESET);

@@ -14,6 +14,7 @@ use rustix::fs::OFlags;
 use rustix::io::{Errno, FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::net::AddressFamily;
 use rustix::net::sockopt;
+use wave_posix::door::Cause;
 use wave_posix::{Checkpoint, Identity, Sharing, address, address_words};
 use wave_readiness::EventFlags;
 
@@ -373,7 +374,7 @@ impl World {
         match (Ticket { cookie, line, passed }).attach(fd) {
             Ok(()) => lines.into_iter().for_each(|lines| lines.extend(line)),
             // A stream of the kernel's needs no ticket.
-            Err(_) if is_connection => self.demote(at),
+            Err(_) if is_connection => self.demote(at, Cause::NoTicket),
             // The receiver sees an unconnected socket.
             Err(_) => {}
         }

@@ -214,6 +214,8 @@ int main(int argc, char **argv) {
 	if (!(child = start())) { execl("/bin/sh", "sh", "-c", command, (char *)0); _exit(1); }
 	printf("%d\n", wait_for(child));
 	line(fd);
+	end(fd);
+	fd = dial();
 	if (pipe(ends)) return 2;
 	put(fd, 'l', 5000);
 	ssize_t moved = 0;

@@ -3,15 +3,16 @@
 
 use std::ffi::{c_char, c_int, c_long, c_void};
 
+use wave_posix::door::Cause;
+
 use super::files::demote;
 use super::next;
 use super::process::with;
-use crate::sockets::Sockets;
 
 /// stdio reads and writes inside the C library.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
-    demote(fd);
+    demote(fd, Cause::CLibrary);
     next!(fdopen(fd => c_int, mode => *const c_char) -> *mut c_void)
 }
 
@@ -21,7 +22,7 @@ unsafe extern "C-unwind" fn vdprintf(
     format: *const c_char,
     words: *mut c_void,
 ) -> c_int {
-    demote(fd);
+    demote(fd, Cause::CLibrary);
     next!(vdprintf(fd => c_int, format => *const c_char, words => *mut c_void) -> c_int)
 }
 
@@ -32,7 +33,7 @@ unsafe extern "C-unwind" fn __vdprintf_chk(
     format: *const c_char,
     words: *mut c_void,
 ) -> c_int {
-    demote(fd);
+    demote(fd, Cause::CLibrary);
     next!(__vdprintf_chk(
         fd => c_int,
         flag => c_int,
@@ -70,7 +71,7 @@ pub fn before_filter(number: c_long, word: usize) {
         _ => false,
     };
     if sets_filter {
-        with(Sockets::demote_all);
+        with(|sockets| sockets.demote_all(Cause::Sandbox));
     }
 }
 
@@ -80,7 +81,7 @@ pub fn before_filter(number: c_long, word: usize) {
 mod variadic {
     use std::ffi::{c_int, c_void};
 
-    use super::{demote, pass};
+    use super::{Cause, demote, pass};
     use crate::interpose::next::Symbol;
 
     static DPRINTF: Symbol = Symbol::new(c"dprintf");
@@ -90,12 +91,12 @@ mod variadic {
     static EXECLP: Symbol = Symbol::new(c"execlp");
 
     extern "C-unwind" fn before_dprintf(fd: c_int) -> *mut c_void {
-        demote(fd);
+        demote(fd, Cause::CLibrary);
         DPRINTF.get()
     }
 
     extern "C-unwind" fn before_dprintf_chk(fd: c_int) -> *mut c_void {
-        demote(fd);
+        demote(fd, Cause::CLibrary);
         DPRINTF_CHK.get()
     }
 

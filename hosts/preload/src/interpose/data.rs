@@ -5,6 +5,7 @@ use std::io::{IoSlice, IoSliceMut};
 
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, ssize_t};
 use rustix::io::Errno;
+use wave_posix::door::Cause;
 
 use super::files::demote;
 use super::process::{is_ours, sockets};
@@ -549,8 +550,8 @@ unsafe extern "C-unwind" fn splice(
     count: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    demote(from);
-    demote(to);
+    demote(from, Cause::Splice);
+    demote(to, Cause::Splice);
     next!(splice(
         from => c_int,
         from_offset => *mut off_t,

@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
 use rustix::io::Errno;
+use wave_posix::door::Cause;
 
 use super::process::{is_ours, is_private, is_vfork_child, with, with_or_new};
 use super::{Verdict, fail, next, next_point};
@@ -82,9 +83,9 @@ fn duplicated(old: c_int, new: c_int) -> c_int {
 
 /// Makes a connection a stream of the kernel's, since what follows bypasses the library: standard streams are for programs that know
 /// nothing of sockets, and calls inside the C library do not come here.
-pub fn demote(fd: c_int) {
+pub fn demote(fd: c_int, cause: Cause) {
     if is_ours(fd) {
-        with(|sockets| sockets.demote(&[fd]));
+        with(|sockets| sockets.demote(fd, cause));
     }
 }
 
@@ -119,7 +120,7 @@ extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
         return fail(Errno::BUSY);
     }
     if (0..=2).contains(&new) && old != new {
-        demote(old);
+        demote(old, Cause::StandardStream);
     }
     pass_on(old);
     let made = next!(dup2(old => c_int, new => c_int) -> c_int);
@@ -132,7 +133,7 @@ extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
         return fail(Errno::BUSY);
     }
     if (0..=2).contains(&new) {
-        demote(old);
+        demote(old, Cause::StandardStream);
     }
     pass_on(old);
     let made = next!(dup3(old => c_int, new => c_int, flags => c_int) -> c_int);

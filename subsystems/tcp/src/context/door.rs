@@ -12,6 +12,8 @@
 //!
 //! Numbers are little-endian. The agent ends the dialogue without an answer when another agent replaces it: then the process asks again.
 
+use core::fmt;
+
 /// First word of a greeting. Bytes that begin otherwise are a program's own, sent over its placeholder.
 const MAGIC: [u8; 8] = *b"wavedoor";
 
@@ -22,31 +24,92 @@ pub struct Greeting {
     pub secret: u128,
     /// The name of the connection when it was first shared, as [`FlowId::to_word`](crate::datapath::FlowId::to_word) encodes it.
     pub flow: u64,
+    /// Why the process wants it, for people.
+    pub cause: Cause,
 }
 
 impl Greeting {
     /// Length of an encoded greeting.
-    pub const BYTES: usize = 32;
+    pub const BYTES: usize = 40;
 
     /// Encodes the greeting.
     pub fn to_bytes(&self) -> [u8; Greeting::BYTES] {
-        let Greeting { secret, flow } = *self;
+        let Greeting { secret, flow, cause } = *self;
         let mut bytes = [0; Greeting::BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..24].copy_from_slice(&secret.to_le_bytes());
-        bytes[24..].copy_from_slice(&flow.to_le_bytes());
+        bytes[24..32].copy_from_slice(&flow.to_le_bytes());
+        bytes[32..].copy_from_slice(&(cause as u64).to_le_bytes());
         bytes
     }
 
-    /// Decodes a greeting. `None` if these bytes are not one, or not a whole one.
+    /// Decodes a greeting. `None` if these bytes are not one, or not a whole one. An unknown cause counts as [`Cause::SecondProcess`].
     pub fn from_bytes(bytes: &[u8]) -> Option<Greeting> {
         let bytes: &[u8; Greeting::BYTES] = bytes.try_into().ok()?;
         let (magic, rest) = bytes.split_first_chunk()?;
-        let (secret, flow) = rest.split_first_chunk()?;
-        let flow = flow.try_into().ok()?;
+        let (secret, rest) = rest.split_first_chunk()?;
+        let (flow, cause) = rest.split_first_chunk()?;
+        let cause = u64::from_le_bytes(cause.try_into().ok()?);
+        let known = Cause::ALL.into_iter().find(|one| *one as u64 == cause);
         (*magic == MAGIC).then_some(Greeting {
             secret: u128::from_le_bytes(*secret),
-            flow: u64::from_le_bytes(flow),
+            flow: u64::from_le_bytes(*flow),
+            cause: known.unwrap_or(Cause::SecondProcess),
+        })
+    }
+}
+
+/// Why a connection becomes a stream of the kernel's. Displayed as an English sentence without its period, about the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Cause {
+    /// A process uses a connection that belongs to another one.
+    SecondProcess,
+    /// Its descriptor is duplicated onto one of 0 to 2, which are for programs that know nothing of sockets.
+    StandardStream,
+    /// A call inside the C library is going to read or write its descriptor: fdopen, dprintf.
+    CLibrary,
+    /// splice(2).
+    Splice,
+    /// Its program sets a seccomp filter, which may kill it for what a preloaded library does.
+    Sandbox,
+    /// Its descriptor is passed on by a process that may attach no ticket to it (docs/adr/0078).
+    NoTicket,
+}
+
+impl Cause {
+    /// All causes, in the order of their numbers.
+    pub const ALL: [Cause; 6] = [
+        Cause::SecondProcess,
+        Cause::StandardStream,
+        Cause::CLibrary,
+        Cause::Splice,
+        Cause::Sandbox,
+        Cause::NoTicket,
+    ];
+
+    /// Name of its counter in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Cause::SecondProcess => "second_process",
+            Cause::StandardStream => "standard_stream",
+            Cause::CLibrary => "c_library",
+            Cause::Splice => "splice",
+            Cause::Sandbox => "sandbox",
+            Cause::NoTicket => "no_ticket",
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Cause::SecondProcess => "a second process uses it",
+            Cause::StandardStream => "it has become a standard stream",
+            Cause::CLibrary => "the C library reads or writes it (fdopen, dprintf)",
+            Cause::Splice => "it is used by splice",
+            Cause::Sandbox => "its program sets a seccomp filter",
+            Cause::NoTicket => "it is passed on without the right to attach a socket filter",
         })
     }
 }
@@ -88,16 +151,22 @@ mod tests {
         fn greetings_survive_encoding_and_other_bytes_are_refused(
             secret in any::<u128>(),
             flow in any::<u64>(),
+            cause in proptest::sample::select(&Cause::ALL[..]),
+            unknown in Cause::ALL.len() as u64..,
             length in 0..2 * Greeting::BYTES,
             flipped in 0_usize..64,
             garbage in proptest::collection::vec(any::<u8>(), 0..2 * Greeting::BYTES),
         ) {
-            let greeting = Greeting { secret, flow };
+            let greeting = Greeting { secret, flow, cause };
             let mut bytes = greeting.to_bytes();
             prop_assert_eq!(Greeting::from_bytes(&bytes), Some(greeting));
             let mut other = bytes.to_vec();
             other.resize(length, 0);
             prop_assert_eq!(Greeting::from_bytes(&other).is_some(), length == Greeting::BYTES);
+            let mut newer = bytes;
+            newer[32..].copy_from_slice(&unknown.to_le_bytes());
+            let counted = Greeting { cause: Cause::SecondProcess, ..greeting };
+            prop_assert_eq!(Greeting::from_bytes(&newer), Some(counted));
             // Each bit of the first word counts.
             bytes[flipped / 8] ^= 1 << (flipped % 8);
             prop_assert_eq!(Greeting::from_bytes(&bytes), None);
