@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -304,6 +304,72 @@ fn child_reads_from_a_connection_that_its_parent_has_used_much() {
         let output = child.wait_with_output().unwrap();
         assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
         assert_eq!(output.stdout, b"10\n");
+    });
+}
+
+/// Two connections of a child are used by its parent as well; a third one is the parent's alone.
+const DEMOTED: &str = "import os, socket, sys\n\
+     s = socket.create_server(('10.77.0.2', 7000))\n\
+     both = [s.accept()[0] for _ in range(2)]\n\
+     own, _ = s.accept()\n\
+     here, there = os.pipe()\n\
+     child = os.fork()\n\
+     if child == 0:\n    \
+         for one in both: one.sendall(b'c')\n    \
+         os.write(there, b'f')\n    \
+         sys.stdin.readline()\n    \
+         os._exit(0)\n\
+     os.read(here, 1)\n\
+     for one in both: one.sendall(b'p')\n\
+     own.sendall(b'p')\n\
+     print(child, flush=True)\n\
+     os.waitpid(child, 0)\n";
+
+#[test]
+fn demoted_connections_are_marked_and_the_agent_says_once_why_a_process_is_slower() {
+    in_a_network(|| {
+        let Some(python) = python() else { return };
+        let mut up = Up::new();
+        let script = up.path("demoted.py");
+        fs::write(&script, DEMOTED).unwrap();
+        let mut command = up.over(&[python, script.to_str().unwrap()]);
+        let mut running = Running(command.stdin(Stdio::piped()).spawn().unwrap());
+        let mut streams: Vec<_> =
+            (0..3).map(|_| connect(SocketAddr::from((AGENT, 7000)))).collect();
+        let mut got = [0; 2];
+        streams[..2].iter_mut().for_each(|stream| stream.read_exact(&mut got).unwrap());
+        assert_eq!(&got, b"cp");
+        streams[2].read_exact(&mut got[..1]).unwrap();
+        let mut child = String::new();
+        BufReader::new(running.0.stdout.take().unwrap()).read_line(&mut child).unwrap();
+        let child = child.trim().parse::<u64>().unwrap();
+        // Only a report younger than that counts.
+        up.awaits("demoted_by.second_process", 2);
+        let report = up.report();
+        let connections = report["sockets"].as_array().unwrap().iter();
+        let served: Vec<(&str, u64)> = connections
+            .filter_map(|row| Some((row["served_by"].as_str()?, row["pid"].as_u64()?)))
+            .collect();
+        let own = ("process", u64::from(running.0.id()));
+        assert!(served.iter().filter(|one| **one == ("stream", child)).count() == 2, "{served:?}");
+        assert!(served.len() == 3 && served.contains(&own), "{served:?}");
+        let table = up.table();
+        assert_eq!(table.matches("served_by:stream").count(), 2, "{table}");
+        assert_eq!(table.matches("served_by").count(), 2, "{table}");
+        running.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        assert!(running.0.wait().unwrap().success());
+
+        let mut output = up.agent.0.stderr.take().unwrap();
+        up.kill();
+        let mut said = String::new();
+        output.read_to_string(&mut said).unwrap();
+        let lines: Vec<&str> = said.lines().filter(|line| line.contains("slower")).collect();
+        assert_eq!(lines.len(), 1, "{said}");
+        let names = format!("process {child} (python");
+        assert!(
+            lines[0].contains(&names) && lines[0].ends_with("a second process uses it"),
+            "{said}"
+        );
     });
 }
 

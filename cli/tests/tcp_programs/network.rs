@@ -188,6 +188,14 @@ impl Up {
         });
     }
 
+    /// What `wave tcp ss` prints.
+    pub fn table(&self) -> String {
+        let mut ss = wave();
+        ss.args(["tcp", "ss", "--socket"]).arg(self.path("toe.sock"));
+        let printed = ss.output().map(|output| output.stdout).unwrap_or_default();
+        String::from_utf8_lossy(&printed).into_owned()
+    }
+
     /// The agent's report, which may be slightly old.
     pub fn report(&self) -> Value {
         let mut ss = wave();
@@ -208,10 +216,7 @@ impl Drop for Up {
                 eprintln!("{:?}:\n{}", name.file_name(), String::from_utf8_lossy(&words));
             }
         }
-        let ss = wave().args(["tcp", "ss", "--socket"]).arg(self.path("toe.sock")).output();
-        if let Ok(output) = ss {
-            eprintln!("wave tcp ss:\n{}", String::from_utf8_lossy(&output.stdout));
-        }
+        eprintln!("wave tcp ss:\n{}", self.table());
     }
 }
 

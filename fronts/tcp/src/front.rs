@@ -136,6 +136,8 @@ pub struct TcpFront<W, D = OnePath> {
     has_begun: bool,
     failure: Option<String>,
     replaceable: Option<Replaceable>,
+    /// People are told of errors alone.
+    is_quiet: bool,
     /// Another agent has taken over.
     is_replaced: bool,
 }
@@ -246,6 +248,11 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         self
     }
 
+    /// Tells people of errors alone from now on.
+    pub fn be_quiet(&mut self) {
+        self.is_quiet = true;
+    }
+
     /// Makes a front whose clock began at `start`.
     fn assemble(
         wire: W,
@@ -291,6 +298,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             has_begun: false,
             failure: None,
             replaceable: None,
+            is_quiet: false,
             is_replaced: false,
         }
     }

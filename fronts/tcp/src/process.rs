@@ -238,6 +238,13 @@ impl Process {
         Who { pid: self.pid(), uid: self.uid() }
     }
 
+    /// The name of the process's program, for people: what the kernel says now, without control characters.
+    pub(crate) fn program(&self) -> Option<String> {
+        let name = std::fs::read(format!("/proc/{}/comm", self.pid())).ok()?;
+        let name = String::from_utf8_lossy(name.trim_ascii());
+        Some(name.chars().filter(|one| !one.is_control()).collect())
+    }
+
     /// Number of contexts: 1 to [`wave_tcp::context::CONTEXTS_MAX`].
     pub fn contexts(&self) -> u16 {
         self.contexts.len() as u16

@@ -1,5 +1,5 @@
 //! What the agent tells people about processes that it refuses something: a line of its log, and the last ones in its report. The
-//! programs see an errno at best, and often have no standard error.
+//! programs see an errno at best, and often have no standard error. Demoted connections, with which a program is slower, have a line, too.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -8,6 +8,7 @@ use std::fmt::Arguments;
 use serde_json::{Value, json};
 use wave_core::clock::Nanos;
 use wave_links::say;
+use wave_tcp::context::door::Cause;
 use wave_tcp::context::{Reason, Request, Trouble};
 use wave_tcp::control::Call;
 
@@ -61,6 +62,20 @@ impl Refusals {
             self.last.pop_front();
         }
         self.last.push_back(Refusal { at: now, who, what, count: count + 1 });
+    }
+
+    /// Writes a line about a connection that has become a stream of the kernel's. `program` is the name of the process's program.
+    pub(crate) fn say_demoted(
+        &mut self,
+        now: Nanos,
+        who: Who,
+        program: Option<&str>,
+        cause: Cause,
+    ) {
+        let Who { pid, uid } = who;
+        let program = program.map_or_else(String::new, |program| format!(" ({program})"));
+        let what = "has a connection that is now a stream of the kernel's, and slower";
+        self.say(now, format_args!("process {pid}{program} of user {uid} {what}: {cause}"));
     }
 
     /// Writes a line at most every [`SAY_EVERY`], and how many were left out before it.

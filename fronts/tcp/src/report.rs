@@ -5,7 +5,7 @@ use wave_core::clock::Nanos;
 use wave_tcp::congestion::ONE;
 use wave_tcp::context::door;
 use wave_tcp::control::{Shown, Stack};
-use wave_tcp::datapath::Fin;
+use wave_tcp::datapath::{Fin, FlowId};
 use wave_tcp::packet::Cause;
 use wave_wires::Frame;
 
@@ -14,16 +14,17 @@ use crate::front::TurnedAway;
 use crate::paths::Paths;
 use crate::streams::Counts;
 
-/// Reports the state of a stack. `pid_of` gives the process id of a process's number.
+/// Reports the state of a stack. `pid_of` gives the process id of a process's number, `served_by` what serves a connection.
 pub(crate) fn report<D: Paths>(
     stack: &Stack<Frame, D>,
     captured: Captured,
     (turned_away, shared): (TurnedAway, Counts),
     refusals: Value,
     pid_of: impl Fn(u16) -> Option<i32>,
+    served_by: impl Fn(FlowId) -> &'static str,
 ) -> Value {
     let mut sockets = Vec::new();
-    stack.show(&mut |shown| sockets.push(socket(shown, &pid_of)));
+    stack.show(&mut |shown| sockets.push(socket(shown, &pid_of, &served_by)));
     let address = stack.address();
     json!({
         "address": format!("{}/{}", address.ip, address.prefix),
@@ -38,7 +39,11 @@ pub(crate) fn report<D: Paths>(
     })
 }
 
-fn socket(shown: &Shown, pid_of: impl Fn(u16) -> Option<i32>) -> Value {
+fn socket(
+    shown: &Shown,
+    pid_of: impl Fn(u16) -> Option<i32>,
+    served_by: impl Fn(FlowId) -> &'static str,
+) -> Value {
     let micros = |time: Nanos| time.0 as f64 / 1e3;
     let mut row = json!({
         "state": shown.state.to_string(),
@@ -51,6 +56,7 @@ fn socket(shown: &Shown, pid_of: impl Fn(u16) -> Option<i32>) -> Value {
     if let Some((flow, state)) = &shown.established {
         let (sending, receiving) = (&state.sending, &state.receiving);
         row["flow"] = json!(flow.to_string());
+        row["served_by"] = json!(served_by(*flow));
         row["mss"] = json!(sending.mss);
         row["bytes_sent"] = json!(sending.sent);
         row["bytes_acked"] = json!(sending.acknowledged);

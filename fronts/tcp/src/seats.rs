@@ -6,6 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 use wave_links::LentPayload;
+use wave_tcp::context::door::Cause;
 use wave_tcp::context::{Event, Request};
 use wave_tcp::control::{PayloadMemory, Shares};
 use wave_tcp::datapath::Ring;
@@ -59,6 +60,8 @@ pub(crate) struct Seated {
     pub(crate) has_hung_up: bool,
     /// The process has gone. Its memory stays until the stack no longer names it.
     pub(crate) is_gone: bool,
+    /// A bit for each cause for which people were told that a connection of the process was demoted.
+    said: u32,
 }
 
 /// The state of a seat, handed over with the process's descriptors.
@@ -71,6 +74,7 @@ pub(crate) struct KeptSeat {
     spans: Vec<u64>,
     has_hung_up: bool,
     is_gone: bool,
+    said: u32,
 }
 
 /// A connection is refused, because the process's program or user has used up its share.
@@ -142,7 +146,16 @@ impl Seated {
             drained: 0,
             has_hung_up: false,
             is_gone: false,
+            said: 0,
         }
+    }
+
+    /// Whether people have not been told yet that a connection of the process was demoted for this cause.
+    pub(crate) fn says_first(&mut self, cause: Cause) -> bool {
+        let bit = 1 << cause as u8;
+        let is_first = self.said & bit == 0;
+        self.said |= bit;
+        is_first
     }
 
     /// The state and the descriptors for another agent.
@@ -156,6 +169,7 @@ impl Seated {
             spans: self.spans.clone(),
             has_hung_up: self.has_hung_up,
             is_gone: self.is_gone,
+            said: self.said,
         };
         (kept, fds)
     }
@@ -171,10 +185,11 @@ impl Seated {
         threads: usize,
     ) -> Result<Seated, String> {
         let process = Process::restore(&kept.process, fds, threads)?;
-        let KeptSeat { overflow, latest, first, spans, has_hung_up, is_gone, .. } = kept;
+        let KeptSeat { overflow, latest, first, spans, has_hung_up, is_gone, said, .. } = kept;
         let events_max = (overflow.len() as u32).next_multiple_of(EVENTS_AT_A_TIME);
         let seated = Seated::new(at, process);
-        Ok(Seated { overflow, latest, first, events_max, spans, has_hung_up, is_gone, ..seated })
+        let seated = Seated { overflow, latest, first, events_max, spans, ..seated };
+        Ok(Seated { has_hung_up, is_gone, said, ..seated })
     }
 
     /// Takes the spans of a request's rings, if it names any.

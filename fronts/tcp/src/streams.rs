@@ -100,6 +100,16 @@ pub(crate) enum Need {
     Stop(u16),
     /// Take it from its process, and tell the process.
     Hold { id: u64, flow: FlowId, owner: ContextId, socket: u32 },
+    /// Tell people that a connection of this process has become a stream of the kernel's.
+    Tell { process: u16, cause: Cause },
+}
+
+/// What becomes of a process at the door.
+enum Led {
+    Stays,
+    Leaves,
+    /// It leaves, and the connection is a stream of the kernel's.
+    Demoted,
 }
 
 /// All shared connections, handed over with their descriptors.
@@ -229,6 +239,16 @@ impl Streams {
         let id = self.by_name.get(&flow.to_word());
         id.and_then(|id| self.shared.get(id))
             .is_some_and(|shared| matches!(shared.state, State::Held(_)))
+    }
+
+    /// What serves a connection, for reports: its process, a stream of the kernel's, or nobody until a process wants to use it.
+    pub(crate) fn served_by(&self, flow: FlowId) -> &'static str {
+        let shared = self.by_name.get(&flow.to_word()).and_then(|id| self.shared.get(id));
+        match shared.map(|shared| &shared.state) {
+            Some(State::Held(relay)) if relay.has_begun => "stream",
+            Some(State::Held(_)) => "nobody",
+            _ => "process",
+        }
     }
 
     /// Records that other processes may have descriptors of a connection. `placeholder` is the kernel socket in its place.
@@ -402,7 +422,17 @@ impl Streams {
                 needs.extend(self.stop(id, turn, &owner));
                 return true;
             }
-            self.lead(now, id, caller, &mut led)
+            match self.lead(now, id, caller, &mut led) {
+                Led::Stays => true,
+                Led::Leaves => false,
+                Led::Demoted => {
+                    let cause = caller.wants.cause;
+                    self.counts.demoted[cause as usize] += 1;
+                    let owner = self.shared.get(&id).map(|one| one.owner.process);
+                    needs.extend(owner.map(|process| Need::Tell { process, cause }));
+                    false
+                }
+            }
         });
         self.door.callers = callers;
         needs
@@ -436,32 +466,32 @@ impl Streams {
         own <= STREAMS_MAX.saturating_sub(self.held.len())
     }
 
-    /// Lets one caller at a time connect the placeholder. Returns whether the caller stays.
-    fn lead(&mut self, now: Nanos, id: u64, caller: &mut Caller, led: &mut Vec<u64>) -> bool {
+    /// Lets one caller at a time connect the placeholder.
+    fn lead(&mut self, now: Nanos, id: u64, caller: &mut Caller, led: &mut Vec<u64>) -> Led {
         match caller.stage {
-            Stage::Waits if led.contains(&id) => true,
+            Stage::Waits if led.contains(&id) => Led::Stays,
             Stage::Waits => {
                 caller.stage = Stage::Leads;
                 caller.since = now;
                 led.push(id);
                 caller.say(Answer::Go);
-                true
+                Led::Stays
             }
-            Stage::Leads | Stage::Connected(_) if !caller.is_patient(now) => false,
+            Stage::Leads | Stage::Connected(_) if !caller.is_patient(now) => Led::Leaves,
             Stage::Leads => {
                 led.push(id);
-                true
+                Led::Stays
             }
             Stage::Connected(port) => {
                 led.push(id);
-                let Some(stream) = self.door.take(port) else { return true };
+                let Some(stream) = self.door.take(port) else { return Led::Stays };
                 if !self.has_room(id) {
                     caller.say(Answer::Never);
-                    return false;
+                    return Led::Leaves;
                 }
                 let Some(Shared { state: State::Held(relay), .. }) = self.shared.get_mut(&id)
                 else {
-                    return false;
+                    return Led::Leaves;
                 };
                 let _ = epoll::delete(&self.set, &stream);
                 let data = EventData::new_u64(id);
@@ -469,11 +499,10 @@ impl Streams {
                 let all = EventFlags::IN | EventFlags::OUT;
                 let is_added = epoll::add(&self.set, &stream, data, all).is_ok();
                 if !is_added || relay.begin(stream).is_err() {
-                    return false;
+                    return Led::Leaves;
                 }
-                self.counts.demoted[caller.wants.cause as usize] += 1;
                 caller.say(Answer::Done);
-                false
+                Led::Demoted
             }
         }
     }

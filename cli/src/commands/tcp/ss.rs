@@ -99,6 +99,7 @@ pub(super) fn ask(door: &std::path::Path) -> Result<Value, Failure> {
 fn details(socket: &Value) -> String {
     let keys = [
         ("flow", "flow"),
+        ("served_by", "served_by"),
         ("rtt_us", "rtt"),
         ("rto_ms", "rto"),
         ("mss", "mss"),
@@ -115,6 +116,8 @@ fn details(socket: &Value) -> String {
     ];
     let shown = keys.iter().filter_map(|(key, name)| match &socket[*key] {
         Value::Null => None,
+        // Nearly all connections are served by their process.
+        Value::String(text) if *key == "served_by" && text == "process" => None,
         Value::String(text) => Some(format!("{name}:{text}")),
         Value::Number(number) if key.ends_with("_us") => {
             Some(format!("{name}:{:.3}ms", number.as_f64()? / 1e3))

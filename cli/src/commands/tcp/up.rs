@@ -434,6 +434,9 @@ pub(super) fn go_on<W: Wire, D: Paths>(
     mut front: TcpFront<W, D>,
     quiet: bool,
 ) -> Result<(), Failure> {
+    if quiet {
+        front.be_quiet();
+    }
     serve(&mut front);
     if front.is_replaced() {
         // The sockets and the wire now belong to the successor.

@@ -35,9 +35,9 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         let has_let_in = self.let_in(now);
         self.captures.look(now);
         self.traces.look(now);
-        let (stack, processes) = (&self.stack, &self.processes);
+        let (stack, processes, streams) = (&self.stack, &self.processes, &self.streams);
         let captured = self.captures.captured();
-        let counts = (self.turned_away, self.streams.counts);
+        let counts = (self.turned_away, streams.counts);
         let refusals = &self.refusals;
         let start = self.start;
         let clock = || Nanos(start.elapsed().as_nanos() as u64);
@@ -47,8 +47,10 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                 Some(seated.process.pid())
             };
             stack.data.hold();
+            let served_by = |flow| streams.served_by(flow);
+            let refusals = refusals.report(now);
             let report =
-                crate::report::report(stack, captured, counts, refusals.report(now), pid_of);
+                crate::report::report(stack, captured, counts, refusals, pid_of, served_by);
             stack.data.let_go();
             report
         });

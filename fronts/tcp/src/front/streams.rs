@@ -1,6 +1,7 @@
 //! Shared connections: the front's side of [`crate::streams`].
 
 use wave_core::clock::Nanos;
+use wave_tcp::context::door::Cause;
 use wave_tcp::context::{ContextId, Event, FILL_MAX, Request};
 use wave_tcp::control::Carry;
 use wave_tcp::datapath::FlowId;
@@ -105,9 +106,21 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                     }
                     self.tell_demoted(now, owner, socket);
                 }
+                Need::Tell { process, cause } => self.say_demoted(now, process, cause),
             }
         }
         worked
+    }
+
+    /// Tells people that a process is slower, once for each cause.
+    fn say_demoted(&mut self, now: Nanos, process: u16, cause: Cause) {
+        let seated = self.processes.get_mut(usize::from(process)).and_then(Option::as_mut);
+        let Some(seated) = seated.filter(|_| !self.is_quiet) else { return };
+        if seated.says_first(cause) {
+            // Another process may have the number of one that has gone.
+            let name = (!seated.is_gone).then(|| seated.process.program()).flatten();
+            self.refusals.say_demoted(now, seated.process.who(), name.as_deref(), cause);
+        }
     }
 
     /// Holds a connection. Returns false if it is over.
