@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 use crate::network::{
     AGENT, Master, PATIENCE, Running, Up, connect, get, has, in_a_network, python, server,
@@ -370,6 +371,81 @@ fn demoted_connections_are_marked_and_the_agent_says_once_why_a_process_is_slowe
             lines[0].contains(&names) && lines[0].ends_with("a second process uses it"),
             "{said}"
         );
+    });
+}
+
+/// A program whose child uses a connection that it cannot take over, since its parent has written after the fork. The line `before` is run
+/// before the fork.
+fn late_child(up: &Up, before: &str) -> Command {
+    let script = up.path("late.py");
+    let program = format!(
+        "import os, socket, struct\n\
+         s = socket.create_server(('10.77.0.2', 7000))\n\
+         c, _ = s.accept()\n\
+         {before}\n\
+         here, there = os.pipe()\n\
+         if os.fork() == 0:\n    \
+             os.read(here, 1)\n    \
+             try:\n        \
+                 c.sendall(b'child')\n        \
+                 print(c.recv(10))\n    \
+             except OSError as error:\n        print(error.errno)\n    \
+             os._exit(0)\n\
+         c.sendall(b'parent')\n\
+         os.write(there, b'f')\n\
+         os.wait()\n"
+    );
+    fs::write(&script, program).unwrap();
+    up.over(&["/usr/bin/python3", "-u", script.to_str().unwrap()])
+}
+
+#[test]
+fn connection_that_a_child_cannot_take_over_and_that_is_demoted_is_no_refusal() {
+    in_a_network(|| {
+        if python().is_none() {
+            return;
+        }
+        let up = Up::new();
+        let child = late_child(&up, "").spawn().unwrap();
+        let mut stream = connect(SocketAddr::from((AGENT, 7000)));
+        let mut got = [0; 11];
+        stream.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"parentchild");
+        stream.write_all(b"here").unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+        assert_eq!(output.stdout, b"b'here'\n");
+        up.awaits("demoted_by.second_process", 1);
+        let refusals = &up.report()["refusals"];
+        assert!(refusals.as_array().unwrap().is_empty(), "{refusals}");
+    });
+}
+
+#[test]
+fn connection_that_nothing_helps_is_refused_and_the_report_says_so() {
+    in_a_network(|| {
+        if python().is_none() {
+            return;
+        }
+        let up = Up::new();
+        // The agent does not watch such a socket.
+        let lingers = "c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 5))";
+        let child = late_child(&up, lingers).spawn().unwrap();
+        let mut stream = connect(SocketAddr::from((AGENT, 7000)));
+        let mut got = [0; 6];
+        stream.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"parent");
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.stdout, b"104\n");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("cannot take over the connection"), "{said}");
+        within_patience("the refusal", || {
+            let report = up.report();
+            let mut refusals = report["refusals"].as_array().unwrap().iter();
+            let is_it =
+                |row: &Value| row["outcome"].as_str().unwrap().starts_with("cannot take over");
+            refusals.any(is_it).then_some(())
+        });
     });
 }
 

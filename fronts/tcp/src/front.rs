@@ -21,7 +21,7 @@ use wave_core::clock::Nanos;
 use wave_core::policy::{Note, Progress};
 use wave_tcp::congestion::Algorithm;
 use wave_tcp::context::{ContextId, Event, Reason, Request};
-use wave_tcp::control::{Address, Bounds, Ipv6Home, Output, Secrets, Stack};
+use wave_tcp::control::{Address, Bounds, Call, Ipv6Home, Output, Secrets, Stack};
 use wave_tcp::datapath::EFFECTS_PER_STEP;
 use wave_tcp::executors::Inline;
 use wave_tcp::flextoe::{FlexToe, Settings};
@@ -248,11 +248,6 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         self
     }
 
-    /// Tells people of errors alone from now on.
-    pub fn be_quiet(&mut self) {
-        self.is_quiet = true;
-    }
-
     /// Makes a front whose clock began at `start`.
     fn assemble(
         wire: W,
@@ -380,8 +375,12 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                         }
                         Err(BeyondShare { socket }) => {
                             self.turned_away.rings += 1;
-                            let what = What::beyond_share(&request);
-                            self.refusals.note(now, seated.process.who(), what);
+                            let may_go_on = matches!(request, Request::Take { flow, .. }
+                                if streams::may_be_demoted(&self.streams, &self.stack, flow));
+                            if !may_go_on {
+                                let what = What::beyond_share(&request);
+                                self.refusals.note(now, seated.process.who(), what);
+                            }
                             (socket, Reason::NoRoom)
                         }
                     },
@@ -463,6 +462,8 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                         self.turn_out(now, at, What::new("is turned out", TAKES_NO_EVENTS));
                     }
                 }
+                Output::Refused(_, Call::TakeOver(flow), _)
+                    if streams::may_be_demoted(&self.streams, &self.stack, flow) => {}
                 Output::Refused(context, call, reason) => {
                     let seated = self.processes.get(usize::from(context.process));
                     if let Some(Some(seated)) = seated {

@@ -20,6 +20,8 @@ const SAY_EVERY: Nanos = Nanos::from_millis(1_000);
 /// The reason for turning out a process with more waiting events than its share.
 pub(crate) const TAKES_NO_EVENTS: &str = "it does not take its events";
 
+const NOT_TAKEN_OVER: &str = "cannot take over a connection of another process";
+
 /// A process, as the kernel knew it when it connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Who {
@@ -133,19 +135,19 @@ impl What {
             (Call::Accept | Call::Connect, Reason::NoRoom) => {
                 "the agent has as many connections or handshakes as it can (ENOBUFS)"
             }
-            (Call::TakeOver, Reason::TooMany) => {
+            (Call::TakeOver(_), Reason::TooMany) => {
                 "its program or user has its share of the agent's connections (ECONNRESET)"
             }
-            (Call::TakeOver, Reason::Invalid) => {
+            (Call::TakeOver(_), Reason::Invalid) => {
                 "the connection has ended, or no process of its family has it (ECONNRESET)"
             }
-            (Call::TakeOver, Reason::NoRoom) => {
+            (Call::TakeOver(_), Reason::NoRoom) => {
                 "the connection has carried too many bytes since it was shared, or too many others are being taken over (ECONNRESET)"
             }
-            (Call::TakeOver, Reason::TimedOut) => {
+            (Call::TakeOver(_), Reason::TimedOut) => {
                 "its owner's last requests did not arrive (ECONNRESET)"
             }
-            (Call::TakeOver, _) => "the connection has ended (ECONNRESET)",
+            (Call::TakeOver(_), _) => "the connection has ended (ECONNRESET)",
             (Call::Use, _) => "it used memory or positions that it does not have",
             (Call::Listen | Call::Accept | Call::Connect, _) => {
                 "it named memory that it does not have, or a name twice (EINVAL)"
@@ -156,9 +158,9 @@ impl What {
 
     /// A request's rings would have exceeded a share.
     pub(crate) fn beyond_share(request: &Request) -> What {
-        let call = match request {
+        let call = match *request {
             Request::Slot { .. } => Call::Accept,
-            Request::Take { .. } => Call::TakeOver,
+            Request::Take { flow, .. } => Call::TakeOver(flow),
             _ => Call::Connect,
         };
         let why = "its program or user has its share of the memory for rings that the agent can map (ENOBUFS)";
@@ -174,7 +176,7 @@ impl What {
     pub(crate) fn reported(trouble: Trouble) -> What {
         match trouble {
             Trouble::NotTakenOver => What::new(
-                outcome_of(Call::TakeOver),
+                NOT_TAKEN_OVER,
                 "by its own report, the connection had ended, or had carried too many bytes (ECONNRESET)",
             ),
             Trouble::NoRings => What::new(
@@ -194,7 +196,7 @@ fn outcome_of(call: Call) -> &'static str {
         Call::Listen => "cannot listen",
         Call::Accept => "cannot accept",
         Call::Connect => "cannot connect",
-        Call::TakeOver => "cannot take over a connection of another process",
+        Call::TakeOver(_) => NOT_TAKEN_OVER,
         Call::Use => "has lost a connection",
     }
 }

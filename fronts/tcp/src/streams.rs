@@ -241,6 +241,11 @@ impl Streams {
             .is_some_and(|shared| matches!(shared.state, State::Held(_)))
     }
 
+    /// Whether other processes may have descriptors of a connection, so that it can become a stream of the kernel's.
+    pub(crate) fn is_shared(&self, flow: FlowId) -> bool {
+        self.by_name.contains_key(&flow.to_word())
+    }
+
     /// What serves a connection, for reports: its process, a stream of the kernel's, or nobody until a process wants to use it.
     pub(crate) fn served_by(&self, flow: FlowId) -> &'static str {
         let shared = self.by_name.get(&flow.to_word()).and_then(|id| self.shared.get(id));
@@ -259,10 +264,10 @@ impl Streams {
         secret: u128,
         placeholder: OwnedFd,
     ) {
-        let name = flow.to_word();
-        if self.by_name.contains_key(&name) {
+        if self.is_shared(flow) {
             return;
         }
+        let name = flow.to_word();
         self.last += 1;
         if self.copies.watch(self.last, placeholder) {
             let names = vec![name];

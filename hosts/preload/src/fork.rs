@@ -19,6 +19,13 @@ use crate::messages::say;
 use crate::sys;
 use crate::world::{ATTACH_PATIENCE, World};
 
+/// Why a connection was not taken over.
+struct NotTaken {
+    why: String,
+    /// What the agent does not know of.
+    trouble: Option<Trouble>,
+}
+
 /// An inherited socket with its descriptors in the child.
 #[derive(Debug)]
 pub struct Inherited {
@@ -127,18 +134,22 @@ impl World {
                 }
             }
             refused => {
+                let demoted = claim.map(|claim| self.make_stream(at, &claim, Cause::SecondProcess));
+                if let Some(Ok(())) = demoted {
+                    return false;
+                }
                 let refused = refused.and_then(Result::err);
-                let why =
-                    match claim.map(|claim| self.make_stream(at, &claim, Cause::SecondProcess)) {
-                        Some(Ok(())) => return false,
-                        Some(Err(error)) => refused.unwrap_or_else(|| error.to_string()),
-                        // The agent that refuses it tells people itself.
-                        None if refused.is_some() => refused.unwrap_or_default(),
-                        None => {
-                            self.report(Trouble::NotTakenOver);
-                            "it had ended".to_owned()
-                        }
-                    };
+                // The agent says nothing about a refusal while the connection may still become a stream of the kernel's.
+                let is_said = refused.is_some() && demoted.is_none();
+                let trouble = refused.as_ref().and_then(|refused| refused.trouble);
+                if trouble.is_some() || !is_said {
+                    self.report(trouble.unwrap_or(Trouble::NotTakenOver));
+                }
+                let why = match (refused, demoted) {
+                    (Some(refused), _) => refused.why,
+                    (None, Some(Err(error))) => error.to_string(),
+                    (None, _) => "it had ended".to_owned(),
+                };
                 let description = self.description(at);
                 if !std::mem::replace(&mut description.is_lost, true) {
                     description.error = Some(Errno::CONNRESET);
@@ -157,12 +168,14 @@ impl World {
         &mut self,
         checkpoint: &Checkpoint,
         secret: Option<u128>,
-    ) -> Result<(u64, u32), String> {
-        let incarnation = self.attach_within(ATTACH_PATIENCE).map_err(|error| error.to_string())?;
+    ) -> Result<(u64, u32), NotTaken> {
+        let refused = |why: String| NotTaken { why, trouble: None };
+        let incarnation =
+            self.attach_within(ATTACH_PATIENCE).map_err(|error| refused(error.to_string()))?;
         self.join(incarnation, secret.or(self.family_secret));
-        let name = self.context(incarnation).take_over(checkpoint).ok_or_else(|| {
-            self.report(Trouble::NoRings);
-            "no payload memory is left for it"
+        let name = self.context(incarnation).take_over(checkpoint).ok_or_else(|| NotTaken {
+            why: "no payload memory is left for it".to_owned(),
+            trouble: Some(Trouble::NoRings),
         })?;
         let answer = self.await_answer(incarnation, |context| context.connected(name));
         self.join(incarnation, self.family_secret);
@@ -172,7 +185,7 @@ impl World {
             None => "the agent does not answer".to_owned(),
         };
         self.context(incarnation).close(name);
-        Err(why)
+        Err(refused(why))
     }
 
     fn copy_description(&self, parents: &Description) -> Description {

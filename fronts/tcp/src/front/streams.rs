@@ -3,16 +3,16 @@
 use wave_core::clock::Nanos;
 use wave_tcp::context::door::Cause;
 use wave_tcp::context::{ContextId, Event, FILL_MAX, Request};
-use wave_tcp::control::Carry;
+use wave_tcp::control::{Carry, Stack};
 use wave_tcp::datapath::FlowId;
-use wave_wires::Wire;
+use wave_wires::{Frame, Wire};
 
 use super::TcpFront;
 use crate::outlet::Lenders;
 use crate::paths::Paths;
 use crate::refusals::{TAKES_NO_EVENTS, What};
 use crate::seats::Lent;
-use crate::streams::{Need, Owner, Turn};
+use crate::streams::{Need, Owner, Streams, Turn};
 
 /// Interval between looks at a process that was asked to stop.
 const STOPPING: Nanos = Nanos::from_micros(100);
@@ -110,6 +110,11 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             }
         }
         worked
+    }
+
+    /// Tells people of errors alone from now on.
+    pub fn be_quiet(&mut self) {
+        self.is_quiet = true;
     }
 
     /// Tells people that a process is slower, once for each cause.
@@ -212,6 +217,16 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             self.streams.forget(id);
         }
     }
+}
+
+/// Whether a connection that a process cannot take over may still become a stream of the kernel's: then nobody is refused anything. If that
+/// fails as well, the process reports it.
+pub(super) fn may_be_demoted<D: Paths>(
+    streams: &Streams,
+    stack: &Stack<Frame, D>,
+    flow: FlowId,
+) -> bool {
+    streams.is_shared(flow) && stack.owner(flow).is_some()
 }
 
 /// The connection that a request of its owner is about, unless it asks for another process's.

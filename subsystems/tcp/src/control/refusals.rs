@@ -3,7 +3,7 @@
 
 use super::{Output, Stack};
 use crate::context::{ContextId, Reason};
-use crate::datapath::Datapath;
+use crate::datapath::{Datapath, FlowId};
 
 /// What a program wanted when it was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,8 +14,8 @@ pub enum Call {
     Accept,
     /// Connect to a peer.
     Connect,
-    /// Take over a connection of another process, after fork(2), exec(3) or SCM_RIGHTS.
-    TakeOver,
+    /// Take over this connection of another process, after fork(2), exec(3) or SCM_RIGHTS.
+    TakeOver(FlowId),
     /// Go on with a connection.
     Use,
 }
@@ -27,7 +27,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             reason,
             Reason::NotPermitted | Reason::Invalid | Reason::TooMany | Reason::NoRoom
         );
-        if is_own || call == Call::TakeOver {
+        if is_own || matches!(call, Call::TakeOver(_)) {
             self.out.push_back(Output::Refused(from, call, reason));
         }
     }

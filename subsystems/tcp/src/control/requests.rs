@@ -88,7 +88,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                     false => Some(Reason::Invalid),
                 };
                 if let Some(reason) = refused {
-                    self.refused(from, Call::TakeOver, reason);
+                    self.refused(from, Call::TakeOver(flow), reason);
                     self.tell(from, Event::Failed { socket, reason });
                 }
             }

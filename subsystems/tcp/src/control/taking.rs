@@ -346,7 +346,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                     }
                     match to {
                         To::Child { context, slot, .. } => {
-                            self.refused(context, Call::TakeOver, reason);
+                            self.refused(context, Call::TakeOver(flow), reason);
                             self.tell(context, Event::Failed { socket: slot.socket, reason });
                         }
                         To::Listener { context, slot, .. } => {
