@@ -29,6 +29,8 @@ use relay::KeptRelay;
 pub(crate) use relay::{Relay, Turn};
 
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+/// A new stream is ready at once: bytes may have arrived before.
+const AT_FIRST: EventFlags = EventFlags::IN.union(EventFlags::OUT);
 /// Most ready streams that are found in a turn.
 const READY_MAX: usize = 64;
 /// Most streams. A process may have as many as it leaves free for others.
@@ -133,17 +135,17 @@ struct KeptShared {
 }
 
 impl KeptStreams {
-    /// Number of descriptors: the sets and the door, then one for each stream.
+    /// Number of descriptors: the set of placeholders and the door, then one for each stream.
     pub(crate) fn descriptors(&self) -> usize {
         let relays = self.shared.iter().filter_map(|(_, one)| one.held.as_ref());
-        2 + usize::from(self.has_door) + relays.filter(|relay| relay.has_stream).count()
+        1 + usize::from(self.has_door) + relays.filter(|relay| relay.has_stream).count()
     }
 }
 
 impl Streams {
     /// The state and the descriptors for another agent. Processes at the door ask again.
     pub(crate) fn hand_over(&self) -> (KeptStreams, Vec<BorrowedFd<'_>>) {
-        let mut fds = vec![self.set.as_fd(), self.copies.as_fd()];
+        let mut fds = vec![self.copies.as_fd()];
         fds.extend(self.door.listener());
         let mut shared = Vec::with_capacity(self.shared.len());
         for (id, one) in &self.shared {
@@ -169,8 +171,11 @@ impl Streams {
         }
         let mut fds = fds.into_iter();
         let mut next = || fds.next().expect("they were counted");
-        (self.set, self.copies) = (next(), Copies::over(next()));
+        self.copies = Copies::over(next());
         self.door = StreamDoor::over(kept.has_door.then(|| next().into()));
+        if let Some(listener) = self.door.listener() {
+            epoll::add(&self.set, listener, EventData::new_u64(DOOR), EventFlags::IN)?;
+        }
         (self.last, self.counts) = (kept.last, kept.counts);
         for (id, one) in kept.shared {
             let KeptShared { flow, owner, socket, secrets, names, held } = one;
@@ -179,6 +184,10 @@ impl Streams {
                 Some(relay) => {
                     self.held.insert((owner.process, socket), id);
                     let stream = relay.has_stream.then(&mut next);
+                    // The other agent's set knows its descriptors by their numbers there, and would not let this one change them.
+                    if let Some(stream) = &stream {
+                        epoll::add(&self.set, stream, EventData::new_u64(id), AT_FIRST)?;
+                    }
                     State::Held(Box::new(Relay::restored(relay, stream)))
                 }
                 None => State::Owned,
@@ -500,9 +509,7 @@ impl Streams {
                 };
                 let _ = epoll::delete(&self.set, &stream);
                 let data = EventData::new_u64(id);
-                // Ready at once: bytes may have arrived before.
-                let all = EventFlags::IN | EventFlags::OUT;
-                let is_added = epoll::add(&self.set, &stream, data, all).is_ok();
+                let is_added = epoll::add(&self.set, &stream, data, AT_FIRST).is_ok();
                 if !is_added || relay.begin(stream).is_err() {
                     return Led::Leaves;
                 }

@@ -1,11 +1,106 @@
 //! Shared connections without a stack: the door, and what another agent takes over.
 
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, getsockname, socket_with};
+use wave_tcp::context::Filled;
+use wave_tcp::context::door::Greeting;
+use wave_tcp::datapath::Ring;
+
 use super::*;
+
+const NOW: Nanos = Nanos::from_millis(5_000);
+const SECRET: u128 = 7 << 90 | 1;
+const OWNER: ContextId = ContextId { process: 3, context: 0 };
+/// Looks after which a test gives up.
+const LOOKS_MAX: usize = 10_000;
+
+fn flow(number: u32) -> FlowId {
+    FlowId::from_word(u64::from(number) << 32 | 1)
+}
+
+fn held(number: u32) -> HeldFlow {
+    let ring = |at| Ring { offset: at, bytes: 1 << 16 };
+    HeldFlow {
+        flow: flow(number),
+        context: OWNER,
+        socket: number,
+        rings: [ring(0), ring(1 << 16)],
+        filled: Filled { receive: 1 << 16, send: 1 << 16 },
+        received: 0,
+        read: 0,
+        written: 0,
+        acknowledged: 0,
+        has_peer_ended: false,
+        has_ended: false,
+    }
+}
+
+fn placeholder() -> OwnedFd {
+    socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()
+}
+
+/// A shared connection of this number. Returns its placeholder.
+fn share(streams: &mut Streams, number: u32) -> OwnedFd {
+    let own = placeholder();
+    streams.share(flow(number), (OWNER, number), SECRET, own.try_clone().unwrap());
+    own
+}
+
+/// A process that asks for a connection at the door.
+fn ask(streams: &Streams, number: u32) -> TcpStream {
+    let call = TcpStream::connect(door(streams)).unwrap();
+    let cause = Cause::SecondProcess;
+    let greeting = Greeting { secret: SECRET, flow: flow(number).to_word(), cause };
+    (&call).write_all(&greeting.to_bytes()).unwrap();
+    call.set_nonblocking(true).unwrap();
+    call
+}
+
+fn door(streams: &Streams) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], streams.port()))
+}
+
+/// A turn of the front, at whose beginning the owner is outside.
+fn look(streams: &mut Streams, turn: u64) {
+    streams.ready();
+    for need in streams.serve_door(NOW, turn, |_| Owner::Outside(turn)) {
+        if let Need::Hold { id, socket, .. } = need {
+            streams.hold(id, held(socket));
+        }
+    }
+}
+
+/// The next answer at the door.
+fn answer(streams: &mut Streams, mut call: &TcpStream) -> Option<Answer> {
+    let mut byte = [0];
+    for turn in 0..LOOKS_MAX as u64 {
+        match call.read(&mut byte) {
+            Ok(count) => return (count == 1).then(|| Answer::from_byte(byte[0]).unwrap()),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+        look(streams, turn);
+    }
+    panic!("no answer");
+}
+
+/// Makes a connection a stream of the kernel's. Returns the program's end.
+fn demote(streams: &mut Streams, number: u32) -> OwnedFd {
+    let own = share(streams, number);
+    let call = ask(streams, number);
+    assert_eq!(answer(streams, &call), Some(Answer::Go));
+    connect(&own, &door(streams)).unwrap();
+    let local: SocketAddr = getsockname(&own).unwrap().try_into().unwrap();
+    (&call).write_all(&local.port().to_le_bytes()).unwrap();
+    assert_eq!(answer(streams, &call), Some(Answer::Done));
+    own
+}
 
 /// Another agent's shared connections, after these. Its descriptors have other numbers.
 fn replaced(streams: &Streams) -> Streams {
     let (kept, fds) = streams.hand_over();
-    let kept = serde_json::from_value(serde_json::to_value(kept).unwrap()).unwrap();
+    let kept = serde_json::from_slice(&serde_json::to_vec(&kept).unwrap()).unwrap();
     let fds = fds.iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
     let mut next = Streams::to_restore().unwrap();
     next.restore(kept, fds).unwrap();
@@ -15,9 +110,35 @@ fn replaced(streams: &Streams) -> Streams {
 #[test]
 fn counters_of_each_cause_survive_a_replacement() {
     let mut streams = Streams::new().unwrap();
+    let _own = demote(&mut streams, 1);
     streams.counts.demoted[Cause::Splice as usize] = 3;
     streams.counts.torn = 2;
     let counts = replaced(&replaced(&streams)).counts;
+    assert_eq!(counts.demoted[Cause::SecondProcess as usize], 1);
     assert_eq!(counts.demoted[Cause::Splice as usize], 3);
-    assert_eq!((counts.demoted.iter().sum::<u64>(), counts.torn), (3, 2));
+    assert_eq!((counts.demoted.iter().sum::<u64>(), counts.torn), (4, 2));
+}
+
+#[test]
+fn a_stream_waits_for_other_events_after_a_replacement() {
+    let mut streams = Streams::new().unwrap();
+    let own = demote(&mut streams, 1);
+    let id = streams.held_as(OWNER.process, 1).unwrap();
+    streams.rearm(id);
+    let mut next = replaced(&streams);
+    drop(streams);
+    // What waits for the stream to have room again is sent then.
+    next.rearm(id);
+    assert_eq!(next.ready(), (vec![], false));
+    next.relay(id).unwrap().held.received = 10;
+    next.rearm(id);
+    assert_eq!(next.ready(), (vec![id], false));
+    next.relay(id).unwrap().held.read = 10;
+    next.rearm(id);
+    assert_eq!(next.ready(), (vec![], false));
+    rustix::io::write(&own, b"bytes").unwrap();
+    assert_eq!(next.ready(), (vec![id], false));
+    // The door is open.
+    let _call = ask(&next, 2);
+    assert!(next.ready().1);
 }
