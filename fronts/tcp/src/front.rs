@@ -548,6 +548,9 @@ impl<W: Wire, D: Paths> Front for TcpFront<W, D> {
             let next = self.next.filter(|_| !self.outlet.is_full());
             self.next = Some(next.map_or(soon, |next| next.min(soon)));
         }
+        if let Some(look) = self.streams.next_look() {
+            self.next = Some(self.next.map_or(look, |next| next.min(look)));
+        }
         if !self.traces.is_empty() {
             self.traces.deliver();
         }

@@ -6,6 +6,7 @@
 
 mod copies;
 mod door;
+mod pace;
 mod relay;
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,7 @@ use wave_tcp::datapath::FlowId;
 
 use copies::Copies;
 use door::{Caller, DOOR, Stage, StreamDoor};
+use pace::Pace;
 use relay::KeptRelay;
 pub(crate) use relay::{Relay, Turn};
 
@@ -46,6 +48,7 @@ pub(crate) struct Streams {
     set: OwnedFd,
     copies: Copies,
     door: StreamDoor,
+    pace: Pace,
     shared: HashMap<u64, Shared>,
     /// The numbers of shared connections, by every name that each has had.
     by_name: HashMap<u64, u64>,
@@ -104,6 +107,8 @@ pub(crate) enum Need {
     Hold { id: u64, flow: FlowId, owner: ContextId, socket: u32 },
     /// Tell people that a connection of this process has become a stream of the kernel's.
     Tell { process: u16, cause: Cause },
+    /// Serve the door again in the next turn.
+    Look,
 }
 
 /// What becomes of a process at the door.
@@ -216,6 +221,7 @@ impl Streams {
             set,
             copies: Copies::new()?,
             door,
+            pace: Pace::default(),
             shared: HashMap::new(),
             by_name: HashMap::new(),
             held: HashMap::new(),
@@ -239,8 +245,9 @@ impl Streams {
         self.held.is_empty() && self.door.is_quiet()
     }
 
-    pub(crate) fn has_callers(&self) -> bool {
-        !self.door.is_quiet()
+    /// When the door must be looked at, even if no socket there is ready.
+    pub(crate) fn next_look(&self) -> Option<Nanos> {
+        (!self.door.is_quiet()).then(|| self.pace.at())
     }
 
     /// Whether a connection is a stream of the kernel's, or about to become one.
@@ -405,14 +412,15 @@ impl Streams {
         (ids.filter(|id| *id != DOOR).collect(), is_called)
     }
 
-    /// Serves the door. `owner` tells the state of a process. Returns what the front must do.
+    /// Serves the door, one of whose sockets `is_ready`. `owner` tells the state of a process. Returns what the front must do.
     pub(crate) fn serve_door(
         &mut self,
         now: Nanos,
         turn: u64,
+        is_ready: bool,
         owner: impl Fn(u16) -> Owner,
     ) -> Vec<Need> {
-        self.door.look(now, &self.set);
+        self.door.look(now, &self.set, is_ready);
         let mut callers = std::mem::take(&mut self.door.callers);
         let mut needs = Vec::new();
         let mut led: Vec<u64> = Vec::new();
@@ -449,6 +457,8 @@ impl Streams {
             }
         });
         self.door.callers = callers;
+        self.door.arm(&self.set);
+        self.pace.looked(now, is_ready || !needs.is_empty());
         needs
     }
 
@@ -463,7 +473,7 @@ impl Streams {
             }
             (State::Stopping(seen @ None), Owner::Outside(_)) => {
                 *seen = Some(turn);
-                None
+                Some(Need::Look)
             }
             // What it had published before it was seen outside was taken since.
             (State::Stopping(Some(seen)), Owner::Outside(drained)) if drained > *seen => {

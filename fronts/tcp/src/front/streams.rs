@@ -14,9 +14,6 @@ use crate::refusals::{TAKES_NO_EVENTS, What};
 use crate::seats::Lent;
 use crate::streams::{Need, Owner, Streams, Turn};
 
-/// Interval between looks at a process that was asked to stop.
-const STOPPING: Nanos = Nanos::from_micros(100);
-
 impl<W: Wire, D: Paths> TcpFront<W, D> {
     /// Copies a connection's rings from one process to another. The stack has checked that both have the memory.
     pub(super) fn carry(&mut self, now: Nanos, carry: &Carry) {
@@ -62,8 +59,8 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         }
         let (ready, is_at_door) = self.streams.ready();
         let mut worked = !ready.is_empty();
-        if is_at_door || self.streams.has_callers() {
-            worked |= self.serve_door(now);
+        if is_at_door || self.streams.next_look().is_some_and(|at| at <= now) {
+            worked |= self.serve_door(now, is_at_door);
         }
         for id in ready {
             self.relay(now, id);
@@ -72,14 +69,10 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             self.streams.forget(id);
             self.stack.let_go(flow);
         }
-        if self.streams.has_callers() {
-            let soon = now + STOPPING;
-            self.next = Some(self.next.map_or(soon, |next| next.min(soon)));
-        }
         worked
     }
 
-    fn serve_door(&mut self, now: Nanos) -> bool {
+    fn serve_door(&mut self, now: Nanos, is_ready: bool) -> bool {
         let processes = &self.processes;
         let owner =
             |process: u16| match processes.get(usize::from(process)).and_then(Option::as_ref) {
@@ -88,7 +81,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                 Some(seated) => Owner::Outside(seated.drained),
                 None => Owner::Gone,
             };
-        let needs = self.streams.serve_door(now, self.turn, owner);
+        let needs = self.streams.serve_door(now, self.turn, is_ready, owner);
         let worked = !needs.is_empty();
         for need in needs {
             match need {
@@ -106,6 +99,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                     }
                     self.tell_demoted(now, owner, socket);
                 }
+                Need::Look => {}
                 Need::Tell { process, cause } => self.say_demoted(now, process, cause),
             }
         }

@@ -16,6 +16,8 @@ pub(super) const DOOR: u64 = 0;
 const PATIENCE: Nanos = Nanos::from_millis(2_000);
 /// Most sockets at the door; further ones wait in its backlog.
 const WAITING_MAX: usize = 256;
+/// Most processes among them that ask for a connection; further ones must ask again. The placeholders that they connect need room.
+const CALLERS_MAX: usize = WAITING_MAX / 2;
 /// Most sockets that are accepted in a turn.
 const ACCEPTS_PER_TURN: usize = 16;
 
@@ -24,6 +26,8 @@ const ACCEPTS_PER_TURN: usize = 16;
 pub(super) struct StreamDoor {
     /// `None` if the machine has no 127.0.0.1: its loopback is down.
     listener: Option<TcpListener>,
+    /// The listener's events are waited for.
+    is_armed: bool,
     /// Accepted, and not known yet.
     arrived: Vec<Arrival>,
     pub(super) callers: Vec<Caller>,
@@ -70,9 +74,9 @@ impl StreamDoor {
         Ok(StreamDoor::over(listener))
     }
 
-    /// A door with this listening socket, perhaps another agent's.
+    /// A door with this listening socket, perhaps another agent's, for whose events the agent waits.
     pub(super) fn over(listener: Option<TcpListener>) -> StreamDoor {
-        StreamDoor { listener, arrived: Vec::new(), callers: Vec::new() }
+        StreamDoor { listener, is_armed: true, arrived: Vec::new(), callers: Vec::new() }
     }
 
     /// The port; 0 is none.
@@ -89,8 +93,28 @@ impl StreamDoor {
         self.arrived.is_empty() && self.callers.is_empty()
     }
 
-    /// Accepts sockets, adds them to `set`, and hears what they say.
-    pub(super) fn look(&mut self, now: Nanos, set: &OwnedFd) {
+    /// Accepts sockets, adds them to `set`, and hears what they say, if one of the door's sockets `is_ready`. Drops those that say nothing.
+    pub(super) fn look(&mut self, now: Nanos, set: &OwnedFd, is_ready: bool) {
+        if is_ready {
+            self.accept(now, set);
+            self.hear(now);
+        }
+        self.arrived.retain(|arrival| now.since(arrival.since) < PATIENCE);
+    }
+
+    /// Waits for the listener's events in `set` while there is room for one more socket: the others stay, and would keep the agent awake.
+    pub(super) fn arm(&mut self, set: &OwnedFd) {
+        let Some(listener) = &self.listener else { return };
+        let has_room = self.arrived.len() + self.callers.len() < WAITING_MAX;
+        let events = if has_room { EventFlags::IN } else { EventFlags::empty() };
+        if has_room != self.is_armed
+            && epoll::modify(set, listener, EventData::new_u64(DOOR), events).is_ok()
+        {
+            self.is_armed = has_room;
+        }
+    }
+
+    fn accept(&mut self, now: Nanos, set: &OwnedFd) {
         for _ in 0..ACCEPTS_PER_TURN {
             if self.arrived.len() + self.callers.len() >= WAITING_MAX {
                 break;
@@ -106,16 +130,21 @@ impl StreamDoor {
                 self.arrived.push(Arrival { stream, port: peer.port(), since: now });
             }
         }
+    }
+
+    fn hear(&mut self, now: Nanos) {
         let mut arrived = std::mem::take(&mut self.arrived);
         arrived.retain_mut(|arrival| match hello(&arrival.stream) {
             Ok(Some(wants)) => {
-                if let Ok(stream) = arrival.stream.try_clone() {
+                if self.callers.len() < CALLERS_MAX
+                    && let Ok(stream) = arrival.stream.try_clone()
+                {
                     let (stage, said) = (Stage::Waits, Vec::new());
                     self.callers.push(Caller { stream, wants, since: now, stage, said });
                 }
                 false
             }
-            Ok(None) => now.since(arrival.since) < PATIENCE,
+            Ok(None) => true,
             Err(_) => false,
         });
         self.arrived = arrived;

@@ -3,7 +3,9 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, getsockname, socket_with};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use wave_tcp::context::Filled;
 use wave_tcp::context::door::Greeting;
 use wave_tcp::datapath::Ring;
@@ -63,9 +65,9 @@ fn door(streams: &Streams) -> SocketAddr {
 }
 
 /// A turn of the front, at whose beginning the owner is outside.
-fn look(streams: &mut Streams, turn: u64) {
-    streams.ready();
-    for need in streams.serve_door(NOW, turn, |_| Owner::Outside(turn)) {
+fn look(streams: &mut Streams, now: Nanos, turn: u64) {
+    let (_, is_ready) = streams.ready();
+    for need in streams.serve_door(now, turn, is_ready, |_| Owner::Outside(turn)) {
         if let Need::Hold { id, socket, .. } = need {
             streams.hold(id, held(socket));
         }
@@ -80,7 +82,7 @@ fn answer(streams: &mut Streams, mut call: &TcpStream) -> Option<Answer> {
             Ok(count) => return (count == 1).then(|| Answer::from_byte(byte[0]).unwrap()),
             Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
         }
-        look(streams, turn);
+        look(streams, NOW, turn);
     }
     panic!("no answer");
 }
@@ -90,11 +92,16 @@ fn demote(streams: &mut Streams, number: u32) -> OwnedFd {
     let own = share(streams, number);
     let call = ask(streams, number);
     assert_eq!(answer(streams, &call), Some(Answer::Go));
-    connect(&own, &door(streams)).unwrap();
-    let local: SocketAddr = getsockname(&own).unwrap().try_into().unwrap();
-    (&call).write_all(&local.port().to_le_bytes()).unwrap();
-    assert_eq!(answer(streams, &call), Some(Answer::Done));
+    lead(streams, &own, &call);
     own
+}
+
+/// What a process does that was told to go.
+fn lead(streams: &mut Streams, own: &OwnedFd, mut call: &TcpStream) {
+    connect(own, &door(streams)).unwrap();
+    let local: SocketAddr = getsockname(own).unwrap().try_into().unwrap();
+    call.write_all(&local.port().to_le_bytes()).unwrap();
+    assert_eq!(answer(streams, call), Some(Answer::Done));
 }
 
 /// Another agent's shared connections, after these. Its descriptors have other numbers.
@@ -105,6 +112,61 @@ fn replaced(streams: &Streams) -> Streams {
     let mut next = Streams::to_restore().unwrap();
     next.restore(kept, fds).unwrap();
     next
+}
+
+/// Looks as long as the door's sockets keep the agent awake. Returns the number of looks.
+fn looks(streams: &mut Streams, now: Nanos) -> usize {
+    let is_awake = |streams: &Streams| {
+        let polled = &mut [PollFd::from_borrowed_fd(streams.fd(), PollFlags::IN)];
+        poll(polled, Some(&AT_ONCE)).unwrap() > 0
+    };
+    let looked = (0..LOOKS_MAX).take_while(|turn| {
+        let is_awake = is_awake(streams);
+        look(streams, now, *turn as u64);
+        is_awake
+    });
+    looked.count()
+}
+
+/// As many descriptors as allowed are needed for a full door.
+fn with_descriptors() -> Streams {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    Streams::new().unwrap()
+}
+
+#[test]
+fn sockets_that_a_full_door_does_not_take_do_not_keep_the_agent_awake() {
+    let mut streams = with_descriptors();
+    let mut silent = Vec::new();
+    // Fewer at a time than the backlog has room for.
+    for _ in 0..5 {
+        silent.extend((0..64).map(|_| TcpStream::connect(door(&streams)).unwrap()));
+        assert!(looks(&mut streams, NOW) < LOOKS_MAX);
+    }
+    assert_eq!(looks(&mut streams, NOW), 0);
+    // Those at the door leave, and the others take their places: only the second look finds the listener armed.
+    let later = NOW + Nanos::from_millis(2_000);
+    look(&mut streams, later, 0);
+    assert!((1..LOOKS_MAX).contains(&looks(&mut streams, later)));
+    // They leave as well, and the door is free for a process that asks.
+    look(&mut streams, later + Nanos::from_millis(2_000), 0);
+    let _own = demote(&mut streams, 1);
+}
+
+#[test]
+fn processes_that_fill_the_door_leave_room_for_their_placeholders() {
+    let mut streams = with_descriptors();
+    let (own, mut waiting) = (share(&mut streams, 1), Vec::new());
+    for _ in 0..6 {
+        waiting.extend((0..50).map(|_| ask(&streams, 1)));
+        assert!(looks(&mut streams, NOW) < LOOKS_MAX);
+    }
+    assert_eq!(answer(&mut streams, &waiting[0]), Some(Answer::Go));
+    lead(&mut streams, &own, &waiting[0]);
+    assert_eq!(answer(&mut streams, &waiting[1]), Some(Answer::Done));
+    // The last one was not taken in, and asks again.
+    assert_eq!(answer(&mut streams, &waiting[299]), None);
 }
 
 #[test]
