@@ -54,6 +54,8 @@ pub(crate) struct Streams {
     by_name: HashMap<u64, u64>,
     /// The numbers of held connections, by the owner's name.
     held: HashMap<(u16, u32), u64>,
+    /// The numbers of connections whose process was asked to stop: it waits until it is told to go on, whoever has asked for it.
+    stopping: Vec<u64>,
     last: u64,
     looked: Nanos,
     /// Number of entries after the last removal of those that are over.
@@ -135,7 +137,9 @@ struct KeptShared {
     socket: u32,
     secrets: Vec<u128>,
     names: Vec<u64>,
-    /// `None`: its process serves it, or was asked to stop and must be asked again.
+    /// Its process was asked to stop.
+    is_stopping: bool,
+    /// `None`: its process serves it.
     held: Option<KeptRelay>,
 }
 
@@ -163,7 +167,9 @@ impl Streams {
             };
             let (flow, owner, socket) = (one.flow, one.owner, one.socket);
             let (secrets, names) = (one.secrets.clone(), one.names.clone());
-            shared.push((*id, KeptShared { flow, owner, socket, secrets, names, held }));
+            let is_stopping = matches!(one.state, State::Stopping(_));
+            let kept = KeptShared { flow, owner, socket, secrets, names, is_stopping, held };
+            shared.push((*id, kept));
         }
         let has_door = self.door.listener().is_some();
         (KeptStreams { shared, has_door, last: self.last, counts: self.counts }, fds)
@@ -183,7 +189,7 @@ impl Streams {
         }
         (self.last, self.counts) = (kept.last, kept.counts);
         for (id, one) in kept.shared {
-            let KeptShared { flow, owner, socket, secrets, names, held } = one;
+            let KeptShared { flow, owner, socket, secrets, names, is_stopping, held } = one;
             self.by_name.extend(names.iter().map(|name| (*name, id)));
             let state = match held {
                 Some(relay) => {
@@ -194,6 +200,10 @@ impl Streams {
                         epoll::add(&self.set, stream, EventData::new_u64(id), AT_FIRST)?;
                     }
                     State::Held(Box::new(Relay::restored(relay, stream)))
+                }
+                None if is_stopping => {
+                    self.stopping.push(id);
+                    State::Stopping(None)
                 }
                 None => State::Owned,
             };
@@ -225,6 +235,7 @@ impl Streams {
             shared: HashMap::new(),
             by_name: HashMap::new(),
             held: HashMap::new(),
+            stopping: Vec::new(),
             last: DOOR,
             looked: Nanos(0),
             kept: 0,
@@ -242,12 +253,13 @@ impl Streams {
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.held.is_empty() && self.door.is_quiet()
+        self.held.is_empty() && self.next_look().is_none()
     }
 
-    /// When the door must be looked at, even if no socket there is ready.
+    /// When the door must be served, even if no socket there is ready.
     pub(crate) fn next_look(&self) -> Option<Nanos> {
-        (!self.door.is_quiet()).then(|| self.pace.at())
+        let is_quiet = self.door.is_quiet() && self.stopping.is_empty();
+        (!is_quiet).then(|| self.pace.at())
     }
 
     /// Whether a connection is a stream of the kernel's, or about to become one.
@@ -307,6 +319,7 @@ impl Streams {
         shared.names.push(flow.to_word());
         let was = (shared.owner, shared.socket);
         (shared.flow, shared.owner, shared.socket) = (flow, owner, socket);
+        self.stopping.retain(|one| *one != id);
         let waits =
             matches!(std::mem::replace(&mut shared.state, State::Owned), State::Stopping(_));
         waits.then_some(was)
@@ -343,12 +356,14 @@ impl Streams {
         let Some(shared) = self.shared.get_mut(&id) else { return };
         let relay = Relay::new(held);
         self.held.insert((held.context.process, held.socket), id);
+        self.stopping.retain(|one| *one != id);
         shared.state = State::Held(Box::new(relay));
     }
 
     /// The connection cannot be held any more: it is over.
     pub(crate) fn forget(&mut self, id: u64) {
         let Some(shared) = self.shared.remove(&id) else { return };
+        self.stopping.retain(|one| *one != id);
         for name in &shared.names {
             self.by_name.remove(name);
         }
@@ -360,7 +375,8 @@ impl Streams {
         if self.shared.len() < 2 * self.kept + 64 {
             return;
         }
-        let is_owned = |shared: &Shared| !matches!(shared.state, State::Held(_));
+        // A process that was asked to stop has yet to be told to go on.
+        let is_owned = |shared: &Shared| matches!(shared.state, State::Owned);
         let over =
             self.shared.iter().filter(|(_, shared)| is_owned(shared) && is_over(shared.flow));
         let over: Vec<u64> = over.map(|(id, _)| *id).collect();
@@ -422,7 +438,9 @@ impl Streams {
     ) -> Vec<Need> {
         self.door.look(now, &self.set, is_ready);
         let mut callers = std::mem::take(&mut self.door.callers);
-        let mut needs = Vec::new();
+        let stopping = self.stopping.clone();
+        let mut needs: Vec<Need> =
+            stopping.into_iter().filter_map(|id| self.stop(id, turn, &owner)).collect();
         let mut led: Vec<u64> = Vec::new();
         // Those that lead come first, so that nobody else is told to lead.
         callers.sort_by_key(|caller| caller.stage == Stage::Waits);
@@ -435,14 +453,17 @@ impl Streams {
                 caller.say(Answer::Never);
                 return false;
             };
-            if let State::Held(relay) = &shared.state {
-                if relay.has_begun {
+            match &shared.state {
+                State::Held(relay) if relay.has_begun => {
                     caller.say(Answer::Done);
                     return false;
                 }
-            } else {
-                needs.extend(self.stop(id, turn, &owner));
-                return true;
+                State::Held(_) => {}
+                State::Owned => {
+                    needs.extend(self.stop(id, turn, &owner));
+                    return true;
+                }
+                State::Stopping(_) => return true,
             }
             match self.lead(now, id, caller, &mut led) {
                 Led::Stays => true,
@@ -469,6 +490,7 @@ impl Streams {
         match (&mut shared.state, owner(process)) {
             (State::Owned, Owner::Inside | Owner::Outside(_)) => {
                 shared.state = State::Stopping(None);
+                self.stopping.push(id);
                 Some(Need::Stop(process))
             }
             (State::Stopping(seen @ None), Owner::Outside(_)) => {

@@ -128,6 +128,55 @@ fn looks(streams: &mut Streams, now: Nanos) -> usize {
     looked.count()
 }
 
+/// What the front must do at first for a process that asks for a connection of a process inside a call.
+fn asks_to_stop(streams: &mut Streams) {
+    let call = ask(streams, 1);
+    let asks = (0..LOOKS_MAX as u64).any(|turn| {
+        let (_, is_ready) = streams.ready();
+        let needs = streams.serve_door(NOW, turn, is_ready, |_| Owner::Inside);
+        needs.iter().any(|need| matches!(need, Need::Stop(process) if *process == OWNER.process))
+    });
+    assert!(asks);
+    // It is killed.
+    drop(call);
+}
+
+/// What the front must do once the process is outside, up to the moment at which it is told to go on.
+fn goes_on(streams: &mut Streams) -> Vec<Need> {
+    let mut all = Vec::new();
+    for turn in 0..10 {
+        let (_, is_ready) = streams.ready();
+        let needs = streams.serve_door(NOW, turn, is_ready, |_| Owner::Outside(turn));
+        all.extend(needs);
+        if matches!(all.last(), Some(Need::Hold { .. })) {
+            return all;
+        }
+    }
+    panic!("the process waits for ever");
+}
+
+#[test]
+fn process_that_was_asked_to_stop_goes_on_though_nobody_waits_for_it_any_more() {
+    let mut streams = Streams::new().unwrap();
+    // Enough to have those removed that are over.
+    let own: Vec<OwnedFd> = (1..=100).map(|number| share(&mut streams, number)).collect();
+    asks_to_stop(&mut streams);
+    streams.sweep(|_| true);
+    assert_eq!((streams.shared.len(), own.len()), (1, 100));
+    goes_on(&mut streams);
+}
+
+#[test]
+fn process_that_was_asked_to_stop_by_a_replaced_agent_is_not_asked_again() {
+    let mut streams = Streams::new().unwrap();
+    let _own = share(&mut streams, 1);
+    asks_to_stop(&mut streams);
+    let mut next = replaced(&streams);
+    drop(streams);
+    let needs = goes_on(&mut next);
+    assert!(!needs.iter().any(|need| matches!(need, Need::Stop(_))));
+}
+
 /// As many descriptors as allowed are needed for a full door.
 fn with_descriptors() -> Streams {
     let limit = getrlimit(Resource::Nofile);
