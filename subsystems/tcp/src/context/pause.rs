@@ -8,7 +8,7 @@
 //! leave: publish positions, store 0
 //! ```
 //!
-//! One of the two sees the other, as in the handshake of parking. The agent never waits for a process that is outside, which may
+//! One of the two sees the other, as in the handshake of parking (`tests/loom.rs` checks it). The agent never waits for a process that is outside, which may
 //! sleep or be stopped for as long as it likes. A process that is killed while it is inside leaves INSIDE behind: then nobody
 //! knows how far it has read.
 
