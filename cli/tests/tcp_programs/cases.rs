@@ -80,6 +80,11 @@ fn child_that_reads_late_gets_all_that_its_peer_has_sent() {
 }
 
 #[test]
+fn child_goes_on_where_its_parent_has_stopped_reading() {
+    in_a_network(|| compare(&Up::new(), include_str!("cases/reading_parent.py"), &[]));
+}
+
+#[test]
 fn child_of_a_process_in_another_root_serves() {
     in_a_network(|| compare(&Up::new(), include_str!("cases/chroot.py"), &[]));
 }

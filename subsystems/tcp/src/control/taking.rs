@@ -166,6 +166,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.takes.iter().any(|take| take.flow == flow)
     }
 
+    /// Whether a process is entitled to take a connection over, as far as is known yet.
+    pub fn may_be_taken(&self, flow: FlowId, by: u16) -> bool {
+        let owner = self.owner(flow);
+        owner.is_some_and(|(owner, _)| self.may_take(flow, owner.process, by) == Some(true))
+    }
+
     /// Whether a process may take a connection: it is in the owner's family, or the connection was lent to it. `None` if the
     /// owner has not named its family yet, because the child's queue may be read before its parent's.
     fn may_take(&self, flow: FlowId, owner: u16, child: u16) -> Option<bool> {
@@ -365,6 +371,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let connection = self.connection(flow).filter(|one| one.is_heard_of());
         let connection = connection.ok_or(Reason::Reset)?;
         let (owner, had) = (connection.context.process, connection.filled);
+        let said = (connection.read_said, connection.written_said);
         let local = connection.tuple().local;
         if let To::Any { from, sharing } = to {
             let Some(chosen) = self.choose_listener(from, local, sharing)? else {
@@ -375,13 +382,13 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         let state = self.data.inspect(flow).ok_or(Reason::Reset)?;
         let written = state.sending.written;
-        if let To::Child { context, written: expected, until, .. } = to {
+        if let To::Child { context, read, written: expected, until, .. } = to {
             let may_take = self.may_take(flow, owner, context.process);
             if may_take == Some(false) {
                 return Err(Reason::Invalid);
             }
-            if written > expected {
-                // The owner has written more.
+            if written.max(said.1) > expected || state.receiving.read.max(said.0) > read {
+                // The owner has written or read more: the new owner would read the same bytes again.
                 return Err(Reason::NoRoom);
             }
             if may_take.is_none() || written < expected {

@@ -178,6 +178,33 @@ fn a_connection_is_not_taken_if_its_owner_has_written_more() {
 }
 
 #[test]
+fn a_connection_is_not_taken_if_its_owner_has_read_more() {
+    let mut peer = accepted();
+    join(&mut peer);
+    peer.sends(b"question");
+    peer.after(5);
+    let flow = peer.machine.sockets[&peer.socket].flow.unwrap();
+    let moved = Moved {
+        flow,
+        written: 0,
+        read: 3,
+        is_finished: false,
+        is_eager: true,
+        tail: Tail::Whole,
+        filled: Filled::default(),
+    };
+    // Its request is not handled yet.
+    ask(&mut peer, CONTEXT, Request::Moved(moved));
+    take(&mut peer, 2, 0);
+    peer.after(5);
+    let refused = Event::Failed { socket: SOCKET, reason: Reason::NoRoom };
+    assert_eq!(heard(&mut peer), [refused]);
+    take(&mut peer, 3, 0);
+    peer.after(5);
+    assert!(matches!(heard(&mut peer)[0], Event::Connected { .. }));
+}
+
+#[test]
 fn only_a_process_of_the_family_can_take_a_connection() {
     let mut peer = accepted();
     let refused = [Event::Failed { socket: SOCKET, reason: Reason::Invalid }];
