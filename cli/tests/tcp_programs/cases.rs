@@ -85,6 +85,13 @@ fn child_goes_on_where_its_parent_has_stopped_reading() {
 }
 
 #[test]
+fn connection_that_was_demoted_is_passed_on_with_its_names() {
+    in_a_network(|| {
+        compare(&Up::new(), include_str!("cases/demoted_and_passed.py"), &["accepts"]);
+    });
+}
+
+#[test]
 fn child_of_a_process_in_another_root_serves() {
     in_a_network(|| compare(&Up::new(), include_str!("cases/chroot.py"), &[]));
 }

@@ -154,7 +154,11 @@ fn ask(
             return Err(Errno::PIPE.into());
         }
         match Answer::from_byte(answer[0]) {
-            Some(Answer::Done) => return Ok(()),
+            Some(Answer::Done) => {
+                // Another process may have given it a ticket since it became a stream.
+                give_names(placeholder, names.local, names.remote);
+                return Ok(());
+            }
             Some(Answer::Go) => {
                 let port = connect_placeholder(placeholder, door, names)?;
                 send(call, &port.to_le_bytes(), SendFlags::NOSIGNAL)?;
