@@ -369,6 +369,12 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                             if let Request::Unlisten { listener } = request {
                                 self.doubted.extend(self.stack.sharers(from.process, listener));
                             }
+                            if let Request::Take { flow, .. } = request
+                                && self.stack.may_be_taken(flow, from.process)
+                                && self.streams.await_stop(flow, from, request)
+                            {
+                                continue;
+                            }
                             let memory = Lent(seated.process.payload_mut());
                             self.stack.request(now, from, request, memory);
                             continue;

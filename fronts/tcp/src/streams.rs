@@ -8,6 +8,7 @@ mod copies;
 mod door;
 mod pace;
 mod relay;
+mod takers;
 #[cfg(test)]
 mod tests;
 
@@ -19,8 +20,8 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
-use wave_tcp::context::ContextId;
 use wave_tcp::context::door::{Answer, Cause};
+use wave_tcp::context::{ContextId, Request};
 use wave_tcp::control::HeldFlow;
 use wave_tcp::datapath::FlowId;
 
@@ -29,6 +30,7 @@ use door::{Caller, DOOR, Stage, StreamDoor};
 use pace::Pace;
 use relay::KeptRelay;
 pub(crate) use relay::{Relay, Turn};
+use takers::Taker;
 
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// A new stream is ready at once: bytes may have arrived before.
@@ -56,6 +58,7 @@ pub(crate) struct Streams {
     held: HashMap<(u16, u32), u64>,
     /// The numbers of connections whose process was asked to stop: it waits until it is told to go on, whoever has asked for it.
     stopping: Vec<u64>,
+    takers: Vec<Taker>,
     last: u64,
     looked: Nanos,
     /// Number of entries after the last removal of those that are over.
@@ -109,6 +112,8 @@ pub(crate) enum Need {
     Hold { id: u64, flow: FlowId, owner: ContextId, socket: u32 },
     /// Tell people that a connection of this process has become a stream of the kernel's.
     Tell { process: u16, cause: Cause },
+    /// Let a process take a connection over, whose process has stopped.
+    Take { from: ContextId, request: Request },
     /// Serve the door again in the next turn.
     Look,
 }
@@ -236,6 +241,7 @@ impl Streams {
             by_name: HashMap::new(),
             held: HashMap::new(),
             stopping: Vec::new(),
+            takers: Vec::new(),
             last: DOOR,
             looked: Nanos(0),
             kept: 0,
@@ -258,7 +264,7 @@ impl Streams {
 
     /// When the door must be served, even if no socket there is ready.
     pub(crate) fn next_look(&self) -> Option<Nanos> {
-        let is_quiet = self.door.is_quiet() && self.stopping.is_empty();
+        let is_quiet = self.door.is_quiet() && self.stopping.is_empty() && self.takers.is_empty();
         (!is_quiet).then(|| self.pace.at())
     }
 
@@ -269,9 +275,10 @@ impl Streams {
             .is_some_and(|shared| matches!(shared.state, State::Held(_)))
     }
 
-    /// Whether other processes may have descriptors of a connection, so that it can become a stream of the kernel's.
-    pub(crate) fn is_shared(&self, flow: FlowId) -> bool {
-        self.by_name.contains_key(&flow.to_word())
+    /// The present name of a connection of which other processes may have descriptors.
+    pub(crate) fn shared(&self, flow: FlowId) -> Option<FlowId> {
+        let id = self.by_name.get(&flow.to_word())?;
+        self.shared.get(id).map(|shared| shared.flow)
     }
 
     /// What serves a connection, for reports: its process, a stream of the kernel's, or nobody until a process wants to use it.
@@ -292,10 +299,10 @@ impl Streams {
         secret: u128,
         placeholder: OwnedFd,
     ) {
-        if self.is_shared(flow) {
+        let name = flow.to_word();
+        if self.by_name.contains_key(&name) {
             return;
         }
-        let name = flow.to_word();
         self.last += 1;
         if self.copies.watch(self.last, placeholder) {
             let names = vec![name];
@@ -428,19 +435,22 @@ impl Streams {
         (ids.filter(|id| *id != DOOR).collect(), is_called)
     }
 
-    /// Serves the door, one of whose sockets `is_ready`. `owner` tells the state of a process. Returns what the front must do.
+    /// Serves the door, one of whose sockets `is_ready`. `owner` tells the state of a process, and `is_taken` whether a connection is
+    /// changing hands. Returns what the front must do.
     pub(crate) fn serve_door(
         &mut self,
         now: Nanos,
         turn: u64,
         is_ready: bool,
         owner: impl Fn(u16) -> Owner,
+        is_taken: impl Fn(FlowId) -> bool,
     ) -> Vec<Need> {
         self.door.look(now, &self.set, is_ready);
         let mut callers = std::mem::take(&mut self.door.callers);
-        let stopping = self.stopping.clone();
-        let mut needs: Vec<Need> =
-            stopping.into_iter().filter_map(|id| self.stop(id, turn, &owner)).collect();
+        let mut needs = self.look_at_takers();
+        for id in self.stopping.clone() {
+            needs.extend(self.stop(id, turn, &owner, &is_taken));
+        }
         let mut led: Vec<u64> = Vec::new();
         // Those that lead come first, so that nobody else is told to lead.
         callers.sort_by_key(|caller| caller.stage == Stage::Waits);
@@ -460,7 +470,7 @@ impl Streams {
                 }
                 State::Held(_) => {}
                 State::Owned => {
-                    needs.extend(self.stop(id, turn, &owner));
+                    needs.extend(self.stop(id, turn, &owner, &is_taken));
                     return true;
                 }
                 State::Stopping(_) => return true,
@@ -484,13 +494,21 @@ impl Streams {
     }
 
     /// Advances the stop of a connection's process.
-    fn stop(&mut self, id: u64, turn: u64, owner: &impl Fn(u16) -> Owner) -> Option<Need> {
+    fn stop(
+        &mut self,
+        id: u64,
+        turn: u64,
+        owner: &impl Fn(u16) -> Owner,
+        is_taken: &impl Fn(FlowId) -> bool,
+    ) -> Option<Need> {
         let shared = self.shared.get_mut(&id)?;
         let (process, flow) = (shared.owner.process, shared.flow);
         match (&mut shared.state, owner(process)) {
             (State::Owned, Owner::Inside | Owner::Outside(_)) => {
                 shared.state = State::Stopping(None);
-                self.stopping.push(id);
+                if !self.stopping.contains(&id) {
+                    self.stopping.push(id);
+                }
                 Some(Need::Stop(process))
             }
             (State::Stopping(seen @ None), Owner::Outside(_)) => {
@@ -498,8 +516,10 @@ impl Streams {
                 Some(Need::Look)
             }
             // What it had published before it was seen outside was taken since.
+            (State::Stopping(Some(_)), _) if is_taken(flow) => None,
             (State::Stopping(Some(seen)), Owner::Outside(drained)) if drained > *seen => {
-                Some(Need::Hold { id, flow, owner: shared.owner, socket: shared.socket })
+                let hold = Need::Hold { id, flow, owner: shared.owner, socket: shared.socket };
+                self.next_taker(id).or(Some(hold))
             }
             _ => None,
         }

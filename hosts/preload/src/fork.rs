@@ -177,7 +177,10 @@ impl World {
             why: "no payload memory is left for it".to_owned(),
             trouble: Some(Trouble::NoRings),
         })?;
+        // The connection's process must stop, which may wait for this one.
+        self.leave_shared();
         let answer = self.await_answer(incarnation, |context| context.connected(name));
+        self.enter_shared();
         self.join(incarnation, self.family_secret);
         let why = match answer {
             Some(Ok(())) => return Ok((incarnation, name)),

@@ -31,6 +31,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
     pub(super) fn lose(&mut self, at: usize) {
         if let Some(seated) = self.processes[at].as_mut().filter(|seated| !seated.is_gone) {
             seated.go(&mut self.seats);
+            self.streams.forget_takers(at as u16);
             self.stack.leave(at as u16);
         }
     }

@@ -195,6 +195,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
 
     /// Hands everything over. After an error the connections are still this agent's, but may be frozen.
     fn hand_over(&mut self, to: &Connection) -> Result<(), HandoverError> {
+        self.let_takers_go_on(self.now());
         self.stack.data.pause();
         self.settle(|front, now| front.stack.is_at_rest(now))?;
         self.stack.freeze();

@@ -81,7 +81,8 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                 Some(seated) => Owner::Outside(seated.drained),
                 None => Owner::Gone,
             };
-        let needs = self.streams.serve_door(now, self.turn, is_ready, owner);
+        let is_taken = |flow| self.stack.is_taken(flow);
+        let needs = self.streams.serve_door(now, self.turn, is_ready, owner, is_taken);
         let worked = !needs.is_empty();
         for need in needs {
             match need {
@@ -91,14 +92,12 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                     }
                 }
                 Need::Hold { id, flow, owner, socket } => {
-                    if self.stack.is_taken(flow) {
-                        continue;
-                    }
                     if !self.hold(id, flow) {
                         self.streams.forget(id);
                     }
                     self.tell_demoted(now, owner, socket);
                 }
+                Need::Take { from, request } => self.take(now, from, request),
                 Need::Look => {}
                 Need::Tell { process, cause } => self.say_demoted(now, process, cause),
             }
@@ -120,6 +119,19 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             let name = (!seated.is_gone).then(|| seated.process.program()).flatten();
             self.refusals.say_demoted(now, seated.process.who(), name.as_deref(), cause);
         }
+    }
+
+    fn take(&mut self, now: Nanos, from: ContextId, request: Request) {
+        if let Some(Some(seated)) = self.processes.get_mut(usize::from(from.process)) {
+            let memory = Lent(seated.process.payload_mut());
+            self.stack.request(now, from, request, memory);
+        }
+    }
+
+    /// Hands the requests that wait for a process to the stack: another agent takes over.
+    pub(super) fn let_takers_go_on(&mut self, now: Nanos) {
+        let takers: Vec<(ContextId, Request)> = self.streams.drain_takers().collect();
+        takers.into_iter().for_each(|(from, request)| self.take(now, from, request));
     }
 
     /// Holds a connection. Returns false if it is over.
@@ -220,7 +232,7 @@ pub(super) fn may_be_demoted<D: Paths>(
     stack: &Stack<Frame, D>,
     flow: FlowId,
 ) -> bool {
-    streams.is_shared(flow) && stack.owner(flow).is_some()
+    streams.shared(flow).is_some_and(|flow| stack.owner(flow).is_some())
 }
 
 /// The connection that a request of its owner is about, unless it asks for another process's.

@@ -67,7 +67,7 @@ fn door(streams: &Streams) -> SocketAddr {
 /// A turn of the front, at whose beginning the owner is outside.
 fn look(streams: &mut Streams, now: Nanos, turn: u64) {
     let (_, is_ready) = streams.ready();
-    for need in streams.serve_door(now, turn, is_ready, |_| Owner::Outside(turn)) {
+    for need in streams.serve_door(now, turn, is_ready, |_| Owner::Outside(turn), |_| false) {
         if let Need::Hold { id, socket, .. } = need {
             streams.hold(id, held(socket));
         }
@@ -133,7 +133,7 @@ fn asks_to_stop(streams: &mut Streams) {
     let call = ask(streams, 1);
     let asks = (0..LOOKS_MAX as u64).any(|turn| {
         let (_, is_ready) = streams.ready();
-        let needs = streams.serve_door(NOW, turn, is_ready, |_| Owner::Inside);
+        let needs = streams.serve_door(NOW, turn, is_ready, |_| Owner::Inside, |_| false);
         needs.iter().any(|need| matches!(need, Need::Stop(process) if *process == OWNER.process))
     });
     assert!(asks);
@@ -146,7 +146,7 @@ fn goes_on(streams: &mut Streams) -> Vec<Need> {
     let mut all = Vec::new();
     for turn in 0..10 {
         let (_, is_ready) = streams.ready();
-        let needs = streams.serve_door(NOW, turn, is_ready, |_| Owner::Outside(turn));
+        let needs = streams.serve_door(NOW, turn, is_ready, |_| Owner::Outside(turn), |_| false);
         all.extend(needs);
         if matches!(all.last(), Some(Need::Hold { .. })) {
             return all;
@@ -175,6 +175,53 @@ fn process_that_was_asked_to_stop_by_a_replaced_agent_is_not_asked_again() {
     drop(streams);
     let needs = goes_on(&mut next);
     assert!(!needs.iter().any(|need| matches!(need, Need::Stop(_))));
+}
+
+/// What the front must do in the next turns, while its owner is in these states.
+fn turns(streams: &mut Streams, owner: &[Owner], is_taken: bool) -> Vec<Need> {
+    let all = owner.iter().flat_map(|owner| {
+        let (_, is_ready) = streams.ready();
+        streams.serve_door(NOW, 1, is_ready, |_| *owner, |_| is_taken)
+    });
+    all.collect()
+}
+
+#[test]
+fn connection_is_taken_over_once_its_process_is_outside_and_its_requests_are_taken() {
+    let mut streams = Streams::new().unwrap();
+    let _own = share(&mut streams, 1);
+    let child = ContextId { process: 4, context: 0 };
+    let request = Request::Inquire { flow: flow(1) };
+    assert!(streams.await_stop(flow(1), child, request));
+    let [stop] = &turns(&mut streams, &[Owner::Inside; 5], false)[..] else { panic!() };
+    assert!(matches!(stop, Need::Stop(process) if *process == OWNER.process));
+    // It may have read before the turn in which it was seen outside.
+    let [look] = &turns(&mut streams, &[Owner::Outside(0), Owner::Outside(1)], false)[..] else {
+        panic!()
+    };
+    assert!(matches!(look, Need::Look));
+    let [take] = &turns(&mut streams, &[Owner::Outside(2)], false)[..] else { panic!() };
+    assert!(
+        matches!(take, Need::Take { from, request: taken } if *from == child && *taken == request)
+    );
+    // It stays where it is until that is done.
+    assert!(turns(&mut streams, &[Owner::Outside(3); 5], true).is_empty());
+    let waits = streams.renamed(flow(1), (flow(2), child, 7));
+    assert_eq!(waits, Some((OWNER, 1)));
+    assert!(streams.next_look().is_none());
+    // The child has it, and needs to wait for nobody.
+    assert!(!streams.await_stop(flow(2), child, request));
+}
+
+#[test]
+fn process_goes_on_without_a_connection_that_nobody_takes_over_after_all() {
+    let mut streams = Streams::new().unwrap();
+    let _own = share(&mut streams, 1);
+    let child = ContextId { process: 4, context: 0 };
+    assert!(streams.await_stop(flow(1), child, Request::Inquire { flow: flow(1) }));
+    turns(&mut streams, &[Owner::Inside], false);
+    streams.forget_takers(child.process);
+    goes_on(&mut streams);
 }
 
 /// As many descriptors as allowed are needed for a full door.
