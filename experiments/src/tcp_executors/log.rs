@@ -87,6 +87,10 @@ impl Executor<Frame> for Recorder {
         installed
     }
 
+    fn names_after(&mut self, generation: u32) {
+        self.inner.names_after(generation);
+    }
+
     fn remove(&mut self, id: FlowId) -> Option<Established> {
         self.log.borrow_mut().events.push(Event::Remove(id));
         self.inner.remove(id)

@@ -483,6 +483,12 @@ impl<W: Wire> Datapath<Frame> for Groups<W> {
         self.put(now, Some(id), established).map(drop)
     }
 
+    fn names_after(&mut self, generation: u32) {
+        for group in &mut self.groups {
+            Groups::settled(group, self.now).data.names_after(generation);
+        }
+    }
+
     fn freeze(&mut self, flow: FlowId) {
         let (at, inner) = self.place(flow);
         let group = &mut self.groups[at];

@@ -510,6 +510,9 @@ pub trait Datapath<F> {
     /// There is no room, or the name's index is taken.
     fn restore(&mut self, now: Nanos, id: FlowId, established: &Established) -> Result<(), NoRoom>;
 
+    /// Gives later generations than this to new flows: another data path had such names, and hosts may still know them.
+    fn names_after(&mut self, generation: u32);
+
     /// Freezes a flow: it starts no new work. Work in flight is completed.
     fn freeze(&mut self, flow: FlowId);
 

@@ -348,6 +348,10 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
         self.put(now, Some(id), established).map(drop)
     }
 
+    fn names_after(&mut self, generation: u32) {
+        self.executor.names_after(generation);
+    }
+
     fn freeze(&mut self, id: FlowId) {
         self.command_entry(Entry::Freeze(id));
         // Later packets of the flow have no effect.

@@ -93,10 +93,6 @@ pub struct Tuples<T> {
     oldest: u32,
 }
 
-/// Distance in generations between names from another table and new names of this one: indices that were free in the other
-/// table may have reached later generations there.
-const LIVES_APART: u32 = 1 << 16;
-
 impl<T: Copy> Tuples<T> {
     /// An empty table for up to `entries` entries. The key keeps peers from choosing ends that collide.
     pub fn new(entries: u32, key: (u64, u64)) -> Tuples<T> {
@@ -212,7 +208,12 @@ impl<T: Copy> Tuples<T> {
         Ok(name)
     }
 
-    /// Adds an entry under its earlier name, from this table or another one.
+    /// Gives later generations than this to new names: another table had such names, and somebody may still know them.
+    pub fn names_after(&mut self, generation: u32) {
+        self.oldest = self.oldest.max(generation);
+    }
+
+    /// Adds an entry under its earlier name, from this table or another one. For names of another table, see [`Tuples::names_after`].
     ///
     /// # Errors
     /// The name's index is taken or beyond the table, or an entry between these ends exists.
@@ -223,9 +224,6 @@ impl<T: Copy> Tuples<T> {
             return Err(NoRoom);
         }
         self.free.remove(free);
-        if self.slots[name.index as usize].generation != name.generation {
-            self.oldest = self.oldest.max(name.generation.saturating_add(LIVES_APART));
-        }
         self.put(ends, name, value);
         Ok(())
     }

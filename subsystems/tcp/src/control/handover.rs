@@ -39,6 +39,8 @@ pub struct State {
     lent: Vec<Lent>,
     handshakes: Vec<(FlowId, Tuple, Handshake, Option<Nanos>)>,
     connections: Vec<Kept>,
+    /// The latest generation of a flow so far.
+    newest: u32,
     time_wait: Vec<(Tuple, Over)>,
     spent_cookies: VecDeque<u64>,
     neighbours: Neighbours,
@@ -141,6 +143,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             lent: self.lent.clone(),
             handshakes: self.handshakes.iter().map(handshake).collect(),
             connections: self.connections.iter().flatten().filter_map(connection).collect(),
+            newest: self.newest,
             time_wait: self.time_wait.in_order().map(|(tuple, over)| (tuple, *over)).collect(),
             spent_cookies: self.spent_cookies.clone(),
             neighbours: self.neighbours.clone(),
@@ -177,6 +180,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             self.take_share(handshake.process(), Kind::Handshake);
             self.set_timer(self.bounds.flows + id.index, deadline);
         }
+        self.newest = state.newest;
+        self.data.names_after(state.newest);
         for (connection, established, deadline) in state.connections {
             self.resume(now, &connection, &established)?;
             self.take_share(connection.context.process, Kind::Connection);
@@ -193,6 +198,17 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.ports_tried = state.ports_tried;
         self.counters = state.counters;
         Ok(())
+    }
+
+    /// Installs a connection in the data path.
+    pub(super) fn install(
+        &mut self,
+        now: Nanos,
+        established: &Established,
+    ) -> Result<FlowId, NoRoom> {
+        let flow = self.data.install(now, established)?;
+        self.newest = self.newest.max(flow.generation);
+        Ok(flow)
     }
 
     /// Installs a connection in the data path, under its old name.

@@ -246,6 +246,8 @@ pub struct Stack<F, D> {
     handshakes: Tuples<Handshake>,
     /// Connections by the index of their flow.
     connections: Vec<Option<Connection>>,
+    /// The latest generation of a flow so far.
+    newest: u32,
     time_wait: TimeWait,
     /// Hashes of the last cookies that became a connection or a handshake, oldest first.
     spent_cookies: VecDeque<u64>,
@@ -297,6 +299,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             shares: Shares::new([bounds.flows, bounds.handshakes, bounds.listeners]),
             handshakes: Tuples::new(bounds.handshakes, secrets.table),
             connections: alloc::vec![None; bounds.flows as usize],
+            newest: 0,
             time_wait: TimeWait::new(bounds.time_wait, secrets.table),
             spent_cookies: VecDeque::with_capacity(handshake::cookies::SPENT_MAX),
             neighbours: Neighbours::new(),

@@ -476,7 +476,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             state.receiving.read = state.receiving.read.max(read.min(state.receiving.received));
         }
         // There is room: a flow has just left.
-        let flow = self.data.install(now, &state).ok()?;
+        let flow = self.install(now, &state).ok()?;
         self.give_share(owner.process, Kind::Connection);
         self.take_share(context.process, Kind::Connection);
         (connection.flow, connection.context, connection.socket) = (flow, context, socket);

@@ -52,6 +52,9 @@ pub trait Executor<F> {
         established: &Established,
     ) -> Result<FlowId, NoRoom>;
 
+    /// Gives later generations than this to new flows.
+    fn names_after(&mut self, generation: u32);
+
     /// Removes a flow and returns its state. Nothing may be in flight.
     fn remove(&mut self, id: FlowId) -> Option<Established>;
 
@@ -95,6 +98,10 @@ impl<F, E: Executor<F> + ?Sized> Executor<F> for Box<E> {
         established: &Established,
     ) -> Result<FlowId, NoRoom> {
         (**self).install(now, name, established)
+    }
+
+    fn names_after(&mut self, generation: u32) {
+        (**self).names_after(generation);
     }
 
     fn remove(&mut self, id: FlowId) -> Option<Established> {

@@ -266,6 +266,10 @@ impl<F, R: Recovery> Executor<F> for Threads<F, R> {
         Ok(id)
     }
 
+    fn names_after(&mut self, generation: u32) {
+        self.shared.pre.write().expect(PANICKED).names_after(generation);
+    }
+
     fn remove(&mut self, id: FlowId) -> Option<Established> {
         let mut table = self.shared.pre.write().expect(PANICKED);
         let (tuple, pre) = (table.tuple(id)?, table.remove(id)?);

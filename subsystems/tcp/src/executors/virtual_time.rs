@@ -268,6 +268,10 @@ impl<F: AsRef<[u8]>, R: Recovery> Executor<F> for VirtualTime<F, R> {
         self.flows.install(now, name, established)
     }
 
+    fn names_after(&mut self, generation: u32) {
+        self.flows.names_after(generation);
+    }
+
     fn remove(&mut self, id: FlowId) -> Option<Established> {
         self.flows.remove(id)
     }

@@ -111,6 +111,11 @@ impl Flows {
         }
     }
 
+    /// Gives later generations than this to new flows.
+    pub fn names_after(&mut self, generation: u32) {
+        self.pre.names_after(generation);
+    }
+
     /// Installs a flow, under its earlier name if there is one.
     ///
     /// # Errors

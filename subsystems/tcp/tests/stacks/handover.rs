@@ -129,6 +129,23 @@ const SELECTIVE: [u8; 4] = [1, 1, 4, 2];
 
 /// How long a connection lasts after its peer falls silent. With `is_replaced`, the agent is replaced more often than any timer
 /// fires.
+/// A process may still know the names of connections that ended before.
+#[test]
+fn successors_give_new_names_to_new_connections() {
+    let mut peer = Peer::accepted();
+    let mut names = Vec::new();
+    for _ in 0..3 {
+        let name = peer.machine.sockets[&peer.socket].flow.unwrap();
+        assert!(!names.contains(&name), "{name} again");
+        names.push(name);
+        let now = peer.now;
+        peer.machine.ask(now, Request::Abort { flow: name });
+        peer.after(5);
+        peer.machine.replace(peer.now);
+        peer.open(&[]);
+    }
+}
+
 fn lasts(mut peer: Peer, is_replaced: bool) -> Nanos {
     let from = peer.now;
     while !peer.machine.sockets[&peer.socket].is_over {

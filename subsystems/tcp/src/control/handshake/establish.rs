@@ -113,7 +113,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if let Some(id) = id {
             self.drop_handshake(id);
         }
-        let Ok(flow) = self.data.install(now, &established) else {
+        let Ok(flow) = self.install(now, &established) else {
             self.counters.full += 1;
             let call = at.map_or(Call::Connect, |_| Call::Accept);
             self.refused(context, call, Reason::NoRoom);
