@@ -119,22 +119,45 @@ fn programs_get_sockets_from_each_other_without_privileges() {
     pass_on("65534");
 }
 
+/// Echoes from the descriptor that is its argument, or from 0 to 1.
+const CAT: &str = "#include <stdlib.h>\n#include <unistd.h>\nchar b[5000];\n\
+    int main(int c, char **v) { int in = c > 1 ? atoi(v[1]) : 0, out = c > 1 ? in : 1;\n\
+    ssize_t n, k, w; while ((n = read(in, b, sizeof b)) > 0)\n\
+    for (k = 0; k < n; k += w) if ((w = write(out, b + k, n - k)) < 0) return 1;\n\
+    return n != 0; }\n";
+
+/// The connection becomes a stream of the kernel's before such a program begins.
 #[test]
-fn statically_linked_child_serves_its_standard_streams() {
+fn programs_without_the_library_serve_connections() {
     in_a_network(|| {
         let up = Up::new();
         let (source, program) = (up.path("cat.c"), up.path("cat"));
-        let cat = "#include <unistd.h>\nchar b[5000];\n\
-                   int main(void) { ssize_t n, k, w; while ((n = read(0, b, sizeof b)) > 0)\n\
-                   for (k = 0; k < n; k += w) if ((w = write(1, b + k, n - k)) < 0) return 1;\n\
-                   return n != 0; }\n";
-        fs::write(&source, cat).unwrap();
-        let built = Command::new("cc").arg("-static").arg(&source).arg("-o").arg(&program).output();
-        if !built.is_ok_and(|built| built.status.success()) {
-            return skip(
-                "there is no C compiler that links statically: apt-get install gcc libc6-dev",
-            );
+        let dynamic = up.path("cat.dynamic");
+        fs::write(&source, CAT).unwrap();
+        for (file, options) in [(&program, &["-static"][..]), (&dynamic, &[])] {
+            let built = Command::new("cc").args(options).arg(&source).arg("-o").arg(file).output();
+            if !built.is_ok_and(|built| built.status.success()) {
+                return skip(
+                    "there is no C compiler that links statically: apt-get install gcc libc6-dev",
+                );
+            }
         }
-        compare(&up, include_str!("cases/static_child.py"), &[program.to_str().unwrap()]);
+        let ways = [
+            "standard",
+            "subprocess",
+            "environment",
+            "spawn",
+            "spawn_dup",
+            "system",
+            "script",
+            "fork",
+            "execl",
+            "execlp",
+        ];
+        for way in ways {
+            println!("{way}");
+            let words = [program.to_str().unwrap(), way];
+            compare(&up, include_str!("cases/static_child.py"), &words);
+        }
     });
 }

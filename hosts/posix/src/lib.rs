@@ -28,6 +28,7 @@ mod context;
 mod limits;
 mod line;
 mod listener;
+mod program;
 mod socket;
 mod stream;
 mod toe;
@@ -38,6 +39,7 @@ pub use context::{Context, Identity};
 pub use limits::{VALGRIND_BYTES, payload_within_limits};
 pub use line::{Fault, Line, Queues, ToeError, Woken, pause};
 pub use listener::Listener;
+pub use program::{Program, ProgramError, Unfit, find_program, inspect_program};
 pub use socket::{
     CHECKPOINT_WORDS, Checkpoint, FIRST_FILL, Phase, Receiving, Sending, Socket, address,
     address_words,

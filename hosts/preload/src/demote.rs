@@ -40,7 +40,7 @@ impl Sockets {
         let Ok(mut world) = self.open() else { return };
         world.look();
         if let Some(at) = world.find(fd) {
-            world.demote(at, cause);
+            world.demote(fd, at, cause);
         }
     }
 
@@ -49,34 +49,46 @@ impl Sockets {
     pub fn demote_all(&self, cause: Cause) {
         let Ok(mut world) = self.open() else { return };
         world.look();
-        let all: Vec<usize> = world.numbers().map(|(_, at)| at).collect();
-        for at in all {
-            world.demote(at, cause);
+        let all: Vec<(c_int, usize)> = world.numbers().collect();
+        for (fd, at) in all {
+            world.demote(fd, at, cause);
         }
     }
 }
 
 impl World {
-    /// Makes a connection a stream of the kernel's. No effect on other sockets.
-    pub fn demote(&mut self, at: usize, cause: Cause) {
+    /// Whether a socket is a connection that no process has ended.
+    pub fn is_connection(&mut self, at: usize) -> bool {
+        matches!(self.description(at).state, State::Open(_) | State::NotOwned)
+    }
+
+    /// Makes a connection, which has this descriptor, a stream of the kernel's. No effect on other sockets.
+    pub fn demote(&mut self, fd: c_int, at: usize, cause: Cause) {
         let claim = self.claim(at);
-        if matches!(self.description(at).state, State::Open(_) | State::NotOwned)
+        if self.is_connection(at)
             && let Some(claim) = claim
-            && let Err(why) = self.make_stream(at, &claim, cause)
+            && let Err(why) = self.make_stream(at, Some(fd), &claim, cause)
         {
             say(&format!("a connection cannot become a stream of the kernel's: {why}"));
         }
     }
 
-    /// Makes a connection a stream of the kernel's. Its description has no descriptors afterwards.
-    pub fn make_stream(&mut self, at: usize, claim: &Claim, cause: Cause) -> io::Result<()> {
+    /// Makes a connection a stream of the kernel's. Its description has no descriptors afterwards. `fd`: one of them; in a child of
+    /// vfork(2), others may be closed.
+    pub fn make_stream(
+        &mut self,
+        at: usize,
+        fd: Option<c_int>,
+        claim: &Claim,
+        cause: Cause,
+    ) -> io::Result<()> {
         self.push_held();
         let fds: Vec<c_int> =
             self.numbers().filter(|(_, other)| *other == at).map(|(fd, _)| fd).collect();
-        if let Some(first) = fds.first() {
+        if let Some(placeholder) = fd.or(fds.first().copied()) {
             // Another process may wait for this one to leave.
             self.leave_shared();
-            let made = self.ask_for_stream(*first, claim, cause);
+            let made = self.ask_for_stream(placeholder, claim, cause);
             self.enter_shared();
             made?;
         }

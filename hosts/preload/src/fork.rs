@@ -134,7 +134,8 @@ impl World {
                 }
             }
             refused => {
-                let demoted = claim.map(|claim| self.make_stream(at, &claim, Cause::SecondProcess));
+                let demoted =
+                    claim.map(|claim| self.make_stream(at, None, &claim, Cause::SecondProcess));
                 if let Some(Ok(())) = demoted {
                     return false;
                 }

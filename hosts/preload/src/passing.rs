@@ -6,6 +6,7 @@
 
 mod short;
 
+use std::cell::LazyCell;
 use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
@@ -18,6 +19,7 @@ use wave_posix::door::Cause;
 use wave_posix::{Checkpoint, Identity, Sharing, address, address_words};
 use wave_readiness::EventFlags;
 
+use crate::close::may_become_ours;
 use crate::description::{Description, State};
 use crate::listeners::Listens;
 use crate::marks::Marks;
@@ -236,8 +238,11 @@ impl Sockets {
     }
 
     /// Called before an exec(2), of this process or (`is_in_child`) of a child by vfork(2), which shares its memory: the new program gets
-    /// all descriptors without FD_CLOEXEC. Returns the lines that stay open, for [`Sockets::was_not_replaced`].
-    pub fn pass_over_exec(&self, is_in_child: bool) -> Vec<c_int> {
+    /// all descriptors without FD_CLOEXEC. `has_library`: whether it has this library; if not,
+    /// connections become streams of the kernel's.
+    /// Returns the lines that stay open, for [`Sockets::was_not_replaced`].
+    pub fn pass_over_exec(&self, is_in_child: bool, has_library: impl Fn() -> bool) -> Vec<c_int> {
+        let has_library = LazyCell::new(has_library);
         let Ok(mut world) = self.open() else { return Vec::new() };
         let numbers: Vec<(c_int, usize)> = world.numbers().collect();
         let (mut incarnations, mut lines) = (Vec::new(), Vec::new());
@@ -246,6 +251,12 @@ impl Sockets {
             let stays_open = flags.is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC));
             // In a child of vfork(2), the descriptor may refer to another socket by now, which already has its own ticket.
             if stays_open && !(is_in_child && world.is_anothers(fd, at)) {
+                if world.is_connection(at) && may_become_ours(fd) && !*has_library {
+                    world.demote(fd, at, Cause::NoLibrary);
+                }
+                if world.find(fd) != Some(at) {
+                    continue;
+                }
                 let lines = (!is_in_child).then_some(&mut lines);
                 incarnations.extend(world.give_ticket(fd, at, lines));
             } else if !stays_open && !is_in_child {
@@ -374,7 +385,7 @@ impl World {
         match (Ticket { cookie, line, passed }).attach(fd) {
             Ok(()) => lines.into_iter().for_each(|lines| lines.extend(line)),
             // A stream of the kernel's needs no ticket.
-            Err(_) if is_connection => self.demote(at, Cause::NoTicket),
+            Err(_) if is_connection => self.demote(fd, at, Cause::NoTicket),
             // The receiver sees an unconnected socket.
             Err(_) => {}
         }

@@ -1,19 +1,17 @@
 //! `wave tcp run`: starts a program whose sockets at the agent's address are the agent's.
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
-use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionHeader};
-use object::{Endianness, elf};
 use rustix::io::Errno;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use wave_experiments::run::Failure;
+use wave_posix::{find_program, inspect_program};
 
 use super::default_socket;
 use super::sanitizers;
@@ -24,8 +22,6 @@ const LIBRARY: &str = "libwave_toe.so";
 /// Environment variables that tell the library the agent's socket and addresses.
 const SOCKET: &str = "WAVE_TOE_SOCKET";
 const ADDRESSES: &str = "WAVE_TOE_ADDRESSES";
-/// Maximum depth of nested interpreter scripts.
-const SCRIPTS_MAX: u32 = 4;
 /// io_uring_setup(2), the same on every architecture.
 const IO_URING_SETUP: i64 = 425;
 
@@ -60,8 +56,11 @@ pub struct RunArgs {
 /// Replaces this process with the program.
 pub fn run(args: &RunArgs) -> Result<(), Failure> {
     let (program, words) = args.words.split_first().expect("clap asks for one");
-    let found = find(program)?;
-    let about = check(&found, SCRIPTS_MAX)?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = find_program(program, &path).ok_or_else(|| {
+        Failure::cannot(format!("there is no program {} in PATH", program.display()))
+    })?;
+    let about = inspect_program(&found).map_err(Failure::cannot)?;
     let library = library()?;
     let door = args.socket.clone().unwrap_or_else(|| default_socket(&args.tap));
     let report = ask(&door)?;
@@ -81,120 +80,6 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
         .env(ADDRESSES, addresses.join(","))
         .exec();
     Err(Failure::cannot(format!("{}: {error}", found.display())))
-}
-
-/// The program's file, as execvp(3) finds it.
-fn find(program: &OsStr) -> Result<PathBuf, Failure> {
-    if program.as_bytes().contains(&b'/') {
-        return Ok(program.into());
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let is_program = |file: &PathBuf| {
-        let about = std::fs::metadata(file);
-        about.is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o111 != 0)
-    };
-    let found = std::env::split_paths(&path).map(|folder| folder.join(program)).find(is_program);
-    found.ok_or_else(|| {
-        Failure::cannot(format!("there is no program {} in PATH", program.display()))
-    })
-}
-
-/// Refuses programs into which the loader preloads no library, or which call the kernel without the C library. Returns facts of the ELF
-/// file: the interpreter's, if the program is a script.
-fn check(file: &Path, scripts: u32) -> Result<About, Failure> {
-    let name = file.display();
-    let cannot = |why: &str| Failure::cannot(format!("{name} {why}"));
-    let bytes = std::fs::read(file).map_err(|error| Failure::cannot(format!("{name}: {error}")))?;
-    let mode = std::fs::metadata(file).map_err(Failure::cannot)?.permissions().mode();
-    let mut attribute = [0_u8; 64];
-    let has_capabilities = !matches!(
-        rustix::fs::getxattr(file, "security.capability", &mut attribute),
-        Err(_) | Ok(0)
-    );
-    if mode & 0o6000 != 0 || has_capabilities {
-        return Err(cannot(
-            "gains privileges when it starts (setuid, setgid or file capabilities), so the loader ignores preloaded libraries",
-        ));
-    }
-    if let Some(rest) = bytes.strip_prefix(b"#!") {
-        let line = rest.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        let mut words =
-            line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
-        let interpreter =
-            words.next().ok_or_else(|| cannot("starts with `#!` but names no interpreter"))?;
-        if scripts == 0 {
-            return Err(cannot("nests interpreter scripts too deeply"));
-        }
-        // `env` starts the interpreter that is in PATH.
-        let interpreter = match words.next() {
-            Some(word) if interpreter.ends_with(b"/env") && !word.starts_with(b"-") => {
-                find(OsStr::from_bytes(word))?
-            }
-            _ => PathBuf::from(OsStr::from_bytes(interpreter)),
-        };
-        return check(&interpreter, scripts - 1);
-    }
-    let header = elf::FileHeader64::<Endianness>::parse(&*bytes)
-        .map_err(|_| cannot("is neither a 64-bit ELF program nor a script"))?;
-    let about = inspect(header, &bytes).map_err(|_| cannot("is a damaged ELF program"))?;
-    if about.machine != own_machine() {
-        return Err(cannot("is a program for another processor"));
-    }
-    if about.is_go {
-        return Err(cannot(
-            "is a Go program, which calls the kernel without the C library, so its sockets cannot be taken over",
-        ));
-    }
-    match &about.interpreter {
-        None => Err(cannot(
-            "is statically linked, so no library can be preloaded and its sockets cannot be taken over",
-        )),
-        Some(loader) if loader.windows(7).any(|word| word == b"ld-musl") => {
-            Err(cannot("uses musl, and libwave_toe.so is built for glibc"))
-        }
-        Some(_) => Ok(about),
-    }
-}
-
-/// Relevant facts of an ELF file.
-struct About {
-    machine: elf::Machine,
-    interpreter: Option<Vec<u8>>,
-    is_go: bool,
-    /// The libraries that it is linked to.
-    needed: Vec<Vec<u8>>,
-}
-
-fn inspect(header: &elf::FileHeader64<Endianness>, bytes: &[u8]) -> object::Result<About> {
-    let endian = header.endian()?;
-    let mut interpreter = None;
-    for segment in header.program_headers(endian, bytes)? {
-        if let Some(path) = segment.interpreter(endian, bytes)? {
-            interpreter = Some(path.to_vec());
-        }
-    }
-    let sections = header.sections(endian, bytes)?;
-    let is_go = sections.iter().any(|section| {
-        let name = sections.section_name(endian, section);
-        name.is_ok_and(|name| name == b".note.go.buildid" || name == b".go.buildinfo")
-            && section.sh_size(endian) > 0
-    });
-    let mut needed = Vec::new();
-    if let Some((entries, strings)) = sections.dynamic(endian, bytes)? {
-        let strings = sections.strings(endian, bytes, strings)?;
-        for entry in entries.iter().filter(|entry| entry.tag(endian) == elf::DT_NEEDED) {
-            needed.push(entry.string(endian, strings)?.to_vec());
-        }
-    }
-    Ok(About { machine: header.e_machine(endian), interpreter, is_go, needed })
-}
-
-/// The processor that `wave` was built for.
-fn own_machine() -> elf::Machine {
-    match std::env::consts::ARCH {
-        "aarch64" => elf::EM_AARCH64,
-        _ => elf::EM_X86_64,
-    }
 }
 
 fn library() -> Result<PathBuf, Failure> {

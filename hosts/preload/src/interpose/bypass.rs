@@ -1,13 +1,18 @@
 //! Calls after which the C library, the kernel or another program uses descriptors without coming here. Connections that they may use
 //! become streams of the kernel's before, or get tickets.
 
-use std::ffi::{c_char, c_int, c_long, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 
 use wave_posix::door::Cause;
 
+use super::exec::environ;
 use super::files::demote;
 use super::next;
 use super::process::with;
+use super::successor::{Named, has_library};
+
+/// The program of system(3) and popen(3).
+const SHELL: &CStr = c"/bin/sh";
 
 /// stdio reads and writes inside the C library.
 #[unsafe(no_mangle)]
@@ -45,18 +50,26 @@ unsafe extern "C-unwind" fn __vdprintf_chk(
 /// The shell gets all descriptors without FD_CLOEXEC.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
-    pass();
+    // SAFETY: the path is a string.
+    unsafe { pass(Named::File(SHELL.as_ptr())) };
     next!(system(command => *const c_char) -> c_int)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
-    pass();
+    // SAFETY: the path is a string.
+    unsafe { pass(Named::File(SHELL.as_ptr())) };
     next!(popen(command => *const c_char, mode => *const c_char) -> *mut c_void)
 }
 
-fn pass() {
-    with(|sockets| drop(sockets.pass_over_exec(true)));
+/// Passes the sockets on to a program with this process's environment.
+///
+/// # Safety
+/// As for [`has_library`].
+unsafe fn pass(program: Named) {
+    // SAFETY: as for this function; nothing changes the environment meanwhile.
+    let has_library = || unsafe { has_library(program, environ) };
+    with(|sockets| drop(sockets.pass_over_exec(true, has_library)));
 }
 
 /// A filter may kill the process for a system call that this library makes.
@@ -79,9 +92,9 @@ pub fn before_filter(number: c_long, word: usize) {
 /// symbol with all arguments as they were.
 #[cfg(target_arch = "x86_64")]
 mod variadic {
-    use std::ffi::{c_int, c_void};
+    use std::ffi::{c_char, c_int, c_void};
 
-    use super::{Cause, demote, pass};
+    use super::{Cause, Named, demote, pass};
     use crate::interpose::next::Symbol;
 
     static DPRINTF: Symbol = Symbol::new(c"dprintf");
@@ -100,18 +113,22 @@ mod variadic {
         DPRINTF_CHK.get()
     }
 
-    extern "C-unwind" fn before_execl() -> *mut c_void {
-        pass();
+    unsafe extern "C-unwind" fn before_execl(file: *const c_char) -> *mut c_void {
+        // SAFETY: execl(3)'s contract.
+        unsafe { pass(Named::File(file)) };
         EXECL.get()
     }
 
-    extern "C-unwind" fn before_execle() -> *mut c_void {
-        pass();
+    /// Takes its environment for this process's.
+    unsafe extern "C-unwind" fn before_execle(file: *const c_char) -> *mut c_void {
+        // SAFETY: execle(3)'s contract.
+        unsafe { pass(Named::File(file)) };
         EXECLE.get()
     }
 
-    extern "C-unwind" fn before_execlp() -> *mut c_void {
-        pass();
+    unsafe extern "C-unwind" fn before_execlp(file: *const c_char) -> *mut c_void {
+        // SAFETY: execlp(3)'s contract.
+        unsafe { pass(Named::Command(file)) };
         EXECLP.get()
     }
 

@@ -14,6 +14,7 @@ mod passed;
 mod process;
 mod signals;
 mod sockets;
+mod successor;
 mod wait;
 
 use std::ffi::{c_int, c_void};

@@ -75,17 +75,20 @@ pub enum Cause {
     Sandbox,
     /// Its descriptor is passed on by a process that may attach no ticket to it (docs/adr/0078).
     NoTicket,
+    /// A program without the preloaded library inherits its descriptor.
+    NoLibrary,
 }
 
 impl Cause {
     /// All causes, in the order of their numbers.
-    pub const ALL: [Cause; 6] = [
+    pub const ALL: [Cause; 7] = [
         Cause::SecondProcess,
         Cause::StandardStream,
         Cause::CLibrary,
         Cause::Splice,
         Cause::Sandbox,
         Cause::NoTicket,
+        Cause::NoLibrary,
     ];
 
     /// Name of its counter in reports.
@@ -97,6 +100,7 @@ impl Cause {
             Cause::Splice => "splice",
             Cause::Sandbox => "sandbox",
             Cause::NoTicket => "no_ticket",
+            Cause::NoLibrary => "no_library",
         }
     }
 }
@@ -110,6 +114,7 @@ impl fmt::Display for Cause {
             Cause::Splice => "it is used by splice",
             Cause::Sandbox => "its program sets a seccomp filter",
             Cause::NoTicket => "it is passed on without the right to attach a socket filter",
+            Cause::NoLibrary => "a program without libwave_toe.so inherits it",
         })
     }
 }
