@@ -69,7 +69,11 @@ impl World {
             && let Some(claim) = claim
             && let Err(why) = self.make_stream(at, Some(fd), &claim, cause)
         {
-            say(&format!("a connection cannot become a stream of the kernel's: {why}"));
+            self.look();
+            // One that has ended meanwhile needs none.
+            if self.is_connection(at) {
+                say(&format!("a connection cannot become a stream of the kernel's: {why}"));
+            }
         }
     }
 

@@ -72,9 +72,8 @@ pub struct Description {
     pub receivers: u32,
     /// The state of a listener; `None` for other sockets.
     pub listens: Option<Box<Listens>>,
-    /// For [`State::NotOwned`]: what the agent needs to hand the connection over. `is_lost` after a takeover has failed.
+    /// For [`State::NotOwned`]: what the agent needs to hand the connection over.
     pub checkpoint: Option<Box<Checkpoint>>,
-    pub is_lost: bool,
     /// What other processes, and this one if the connection is not its own, need to use it. `None` while no other process can have a
     /// descriptor.
     pub claim: Option<Box<Claim>>,
@@ -127,7 +126,6 @@ impl Description {
             receivers: 0,
             listens: None,
             checkpoint: None,
-            is_lost: false,
             claim: None,
             callers: 0,
             secret: None,

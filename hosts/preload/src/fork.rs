@@ -108,7 +108,7 @@ impl World {
     /// all processes with a descriptor; no effect on other sockets. Returns whether the descriptors are still ours.
     pub fn take_over(&mut self, at: usize) -> bool {
         let description = self.description(at);
-        if description.state != State::NotOwned || description.is_lost {
+        if description.state != State::NotOwned {
             return description.state != State::Stream;
         }
         let (checkpoint, secret) = (description.checkpoint.take(), description.secret);
@@ -152,11 +152,9 @@ impl World {
                     (None, _) => "it had ended".to_owned(),
                 };
                 let description = self.description(at);
-                if !std::mem::replace(&mut description.is_lost, true) {
-                    description.error = Some(Errno::CONNRESET);
-                    let how = if secret.is_some() { "received a descriptor" } else { "was forked" };
-                    say(&format!("this process {how} and cannot take over the connection: {why}"));
-                }
+                (description.state, description.error) = (State::Reset, Some(Errno::CONNRESET));
+                let how = if secret.is_some() { "received a descriptor" } else { "was forked" };
+                say(&format!("this process {how} and cannot take over the connection: {why}"));
             }
         }
         self.tell(at, EventFlags::empty());

@@ -302,6 +302,8 @@ impl Sockets {
                 world.take_over(at);
                 world.await_connections(at);
                 world.await_place(at);
+                // It may be that only others accept: children of the program before, or of this one.
+                world.leave_listener(at);
             }
         }
         lines.into_iter().for_each(sys::close);
