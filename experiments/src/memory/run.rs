@@ -283,11 +283,12 @@ struct Started {
 }
 
 impl Started {
-    /// Whether the process has ended. It can still be waited for, and its figures read.
+    /// Whether the process has ended. Its figures can still be read, until it is waited for.
     fn has_ended(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let pid = WaitId::Pid(Pid::from_child(&self.child));
-        matches!(waitid(pid, options), Ok(Some(_)))
+        // An error: it was waited for.
+        !matches!(waitid(pid, options), Ok(None))
     }
 
     /// Whether the command ends within a moment: it loses its memory shortly before it can be waited for.
