@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use wave_core::clock::Nanos;
 use wave_core::outcome::Code;
 use wave_links::places;
+use wave_links::words::counted;
 use wave_linux::sched::{self, Enclave, Options, Stats, cpus};
 use wave_workloads::cpu;
 
@@ -323,9 +324,9 @@ fn check(stats: &Stats, wakeups: u64) -> Result<(), String> {
     let by_itself: u64 = stats.cores.iter().map(|core| core.fallback_switches).sum();
     if stats.lost_agents != 0 || by_itself != 0 {
         return Err(format!(
-            "{} agents were lost, and {by_itself} switches were not theirs: nothing was measured; \
-             a slow machine needs more --patience",
-            stats.lost_agents
+            "lost {}, and the host decided {by_itself} times: nothing was measured; a slow machine \
+             needs more --patience",
+            counted(stats.lost_agents, "agent")
         ));
     }
     let decided: u64 =

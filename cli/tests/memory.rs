@@ -336,6 +336,20 @@ fn processes_that_enter_a_cgroup_are_managed_and_others_are_not() {
     assert!(host.wait().unwrap().success());
 }
 
+/// A process that has been waited for is another one's number: nobody signals it, or waits for its end.
+#[test]
+fn command_that_has_ended_is_waited_for_once() {
+    let Some(swap) = swap(1 << 28) else { return };
+    drop(swap);
+    for (script, code) in [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 128 + 9)] {
+        let mut run = wave(&["run", "--dry-run", "--policy", QUICK, "--", "sh", "-c", script]);
+        let output = run.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{text}");
+        assert!(!text.contains("has not ended"), "{script}: {text}");
+    }
+}
+
 #[test]
 fn a_dry_run_changes_nothing() {
     let Some(swap) = swap(1 << 28) else { return };

@@ -5,6 +5,7 @@ use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Paragraph, Row, Table};
+use wave_links::words::counted;
 use wave_user::{EnclaveStats, Mode};
 use wave_workloads::recorder::{Latency, Recorded};
 
@@ -176,14 +177,14 @@ fn deciders(view: &View) -> Vec<Line<'_>> {
                 Span::raw(format!("enclave {index}: ")),
                 Span::styled(format!("{who:9}"), Style::new().fg(color)),
                 Span::raw(format!(
-                    "{} agents, {} lost ({} by watchdog, {} for nonsense), {} snapshots, {} \
-                     overflows, {alive} threads alive",
-                    stats.agents,
+                    "{}, {} lost ({} by watchdog, {} for nonsense), {}, {}, {} alive",
+                    counted(stats.agents, "agent"),
                     stats.lost_agents,
                     stats.barks,
                     stats.faults,
-                    stats.snapshots,
-                    stats.overflows
+                    counted(stats.snapshots, "snapshot"),
+                    counted(stats.overflows, "overflow"),
+                    counted(*alive, "thread"),
                 )),
             ])
         })

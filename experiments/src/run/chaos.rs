@@ -21,6 +21,7 @@ use super::service::Service;
 use super::system::Hosted;
 use super::{Failure, Found, Ground, keep_house, variant_result};
 use crate::scenario::{Agent, Chaos, Variant};
+use wave_links::words::counted;
 use wave_report::model::VariantResult;
 
 const KEYS_PER_SCAN: u64 = 2_000;
@@ -243,7 +244,7 @@ impl Tally {
         facts.extend(self.preempted.facts(variant, policy));
         if self.lost_agents > 0 {
             let how = "turned out by the watchdog, and replaced".to_owned();
-            facts.push((format!("{variant}: {} agents lost", self.lost_agents), how));
+            facts.push((format!("{variant}: lost {}", counted(self.lost_agents, "agent")), how));
         }
         facts
     }

@@ -19,6 +19,7 @@ use super::service::Work;
 use super::system::{Delta, EnclaveServer, Hosted, Sample};
 use super::{Failure, Found, Ground, keep_house, mix, take_generators_seat, variant_result};
 use crate::scenario::{Agent, Enclaves, Load, Scenario, Variant};
+use wave_links::words::counted;
 use wave_report::model::{Point, VariantResult};
 
 /// Number of steps that [`run`] reports.
@@ -229,7 +230,7 @@ pub(super) fn complaints(variant: &str, states: &[State]) -> Vec<String> {
         }
         let expected = u64::from(state.killed);
         if state.lost_agents != expected {
-            complain(format!("{} agents were lost, not {expected}", state.lost_agents));
+            complain(format!("lost {}, not {expected}", counted(state.lost_agents, "agent")));
         }
         if !state.killed && state.fallback_switches > 0 {
             complain(format!("{} switches were decided by the fallback", state.fallback_switches));

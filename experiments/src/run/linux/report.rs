@@ -132,8 +132,8 @@ impl Report {
             );
         }
         if self.threads_without_slot > 0 {
-            text +=
-                &format!("\nNo room: {} threads stayed with the host", self.threads_without_slot);
+            let threads = counted(self.threads_without_slot, "thread");
+            text += &format!("\nNo room: {threads} stayed with the host");
         }
         if let Some(why) = &self.turned_out {
             text += &format!("\nThe kernel turned the scheduler out: {why}");

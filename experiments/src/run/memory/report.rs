@@ -16,6 +16,7 @@ use crate::memory::sample::Sample;
 use crate::memory::size::{show, show_signed};
 use crate::run::{Failure, machine};
 use crate::scenario::{Managed, Memory};
+use wave_links::words::counted;
 use wave_report::Directory;
 use wave_report::model::Machine;
 use wave_report::number::{micros, short};
@@ -364,7 +365,7 @@ impl MemoryResult {
                 failed.push(format!("{name}: {wrong} GETs returned other data than was written"));
             }
             if ran.lost_agents > 0 {
-                failed.push(format!("{name}: {} agents were lost", ran.lost_agents));
+                failed.push(format!("{name}: lost {}", counted(ran.lost_agents, "agent")));
             }
         }
         failed
@@ -634,7 +635,7 @@ pub(super) mod tests {
         let result = result(vec![ran(None, 20, 1024), with]);
         assert_eq!(
             result.failed(),
-            ["sol: 3 GETs returned other data than was written", "sol: 1 agents were lost"]
+            ["sol: 3 GETs returned other data than was written", "sol: lost 1 agent"]
         );
         assert!(result.text().contains("warning: sol: 900 GETs a second were served of 1000"));
     }
