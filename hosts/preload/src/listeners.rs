@@ -358,15 +358,17 @@ impl World {
         }
     }
 
-    /// Those of the descriptors that are listeners which other processes may have, too.
-    pub fn inherited_listeners(&self, fds: impl Iterator<Item = c_int>) -> Vec<c_int> {
-        let is_listener = |fd: &c_int| {
+    /// Those of the descriptors that are sockets which other processes may have, too.
+    pub fn shared_with_others(&self, fds: impl Iterator<Item = c_int>) -> Vec<c_int> {
+        let is_shared = |fd: &c_int| {
             let description = self.find(*fd).and_then(|at| self.descriptions[at].as_ref());
-            let listens = description.and_then(|description| description.listens.as_ref());
-            listens.is_some_and(|listens| listens.is_inherited)
+            description.is_some_and(|description| {
+                let listens = description.listens.as_ref();
+                description.claim.is_some() || listens.is_some_and(|listens| listens.is_inherited)
+            })
         };
-        match self.has_inherited_listeners {
-            true => fds.filter(is_listener).collect(),
+        match self.has_inherited_listeners || self.agents.iter().any(|one| one.context.shares()) {
+            true => fds.filter(is_shared).collect(),
             false => Vec::new(),
         }
     }

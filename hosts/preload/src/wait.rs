@@ -39,8 +39,8 @@ pub enum Woken {
 pub struct Thread<'a> {
     sockets: &'a Sockets,
     mask: Option<SignalMask>,
-    /// Descriptors for whose connections it waits, beside those in sets.
-    listeners: Vec<c_int>,
+    /// Sockets for which it waits, beside those in sets, and which other processes may have, too.
+    shared: Vec<c_int>,
     /// Marks the thread as inside the call.
     _waiting: Waiting,
 }
@@ -49,13 +49,13 @@ impl<'a> Thread<'a> {
     /// Fails with EAGAIN in a signal handler whose thread is inside a call.
     pub fn new(sockets: &'a Sockets, mask: Option<SignalMask>) -> Result<Thread<'a>, Errno> {
         let waiting = Waiting::begin().ok_or(Errno::AGAIN)?;
-        Ok(Thread { sockets, mask, listeners: Vec::new(), _waiting: waiting })
+        Ok(Thread { sockets, mask, shared: Vec::new(), _waiting: waiting })
     }
 
     /// The same for a call that names these descriptors itself.
     pub fn naming(mut self, fds: impl Iterator<Item = c_int>) -> Thread<'a> {
-        let listeners = self.open().inherited_listeners(fds);
-        self.listeners = listeners;
+        let shared = self.open().shared_with_others(fds);
+        self.shared = shared;
         self
     }
 
@@ -70,9 +70,11 @@ impl Waiter for Thread<'_> {
         world.look();
         // Another thread may have accepted the connection that this one has waited for.
         world.await_sets();
-        for fd in &self.listeners {
+        for fd in &self.shared {
             if let Some(at) = world.find(*fd) {
                 world.await_connections(at);
+                // The agent may have taken it away just before this thread began to wait.
+                world.take_over(at);
             }
         }
     }
