@@ -23,7 +23,7 @@ use wave_readiness::Source;
 use crate::description::{Description, State};
 use crate::messages::say;
 use crate::names::kernels_name;
-use crate::passing::give_names;
+use crate::passing::{give_names, names_of};
 use crate::poll::MOVED;
 use crate::shared::Claim;
 use crate::sockets::Sockets;
@@ -90,11 +90,15 @@ impl World {
         let fds: Vec<c_int> =
             self.numbers().filter(|(_, other)| *other == at).map(|(fd, _)| fd).collect();
         if let Some(placeholder) = fd.or(fds.first().copied()) {
+            // Another process may have made it one before the connection ended.
+            let is_stream = names_of(placeholder).is_some();
             // Another process may wait for this one to leave.
             self.leave_shared();
             let made = self.ask_for_stream(placeholder, claim, cause);
             self.enter_shared();
-            made?;
+            if !is_stream {
+                made?;
+            }
         }
         self.has_untold = true;
         let Description { state, incarnation, is_read_shut, is_write_shut, .. } =
