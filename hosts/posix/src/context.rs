@@ -155,7 +155,7 @@ impl<Q: Queues> Context<Q> {
             if let Some(socket) =
                 place.socket.as_mut().filter(|socket| socket.phase != Phase::Ended)
             {
-                socket.phase = Phase::Ended;
+                socket.phase = socket.phase.after_end();
                 socket.error = Some(reset);
             }
         }
@@ -352,7 +352,8 @@ impl<Q: Queues> Context<Q> {
     fn end(&mut self, name: u32, reason: Option<Reason>) -> Result<(), Fault> {
         // A request that crossed the end may get one more answer.
         let Some(socket) = self.find(name) else { return Ok(()) };
-        let before = std::mem::replace(&mut socket.phase, Phase::Ended);
+        let before = socket.phase;
+        socket.phase = before.after_end();
         socket.error = Some(reason.unwrap_or(Reason::Reset).errno());
         let is_closed = socket.is_closed;
         self.change(name);

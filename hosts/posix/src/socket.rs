@@ -30,6 +30,16 @@ pub enum Phase {
     Demoted,
 }
 
+impl Phase {
+    /// The phase after the agent has ended its part. What arrived before a connection was taken away is another process's to read.
+    pub(crate) fn after_end(self) -> Phase {
+        match self {
+            Phase::Taken | Phase::Demoted => Phase::Taken,
+            Phase::Slot(_) | Phase::Connecting | Phase::Open(_) | Phase::Ended => Phase::Ended,
+        }
+    }
+}
+
 /// A connection, or a slot for one.
 #[derive(Debug)]
 pub struct Socket {
