@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use rustix::net::sockopt;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -542,5 +543,43 @@ fn two_processes_share_a_port_with_so_reuseport() {
             found.insert(answer.parse::<u32>().ok()?);
             (found == pids).then_some(())
         });
+    });
+}
+
+/// The parent, which has read since the fork, gets the news that its connection has become a stream of the kernel's together with the news
+/// of the reset. Random programs found this: seed 1423.
+#[test]
+fn what_a_child_has_read_is_not_read_again_after_a_reset() {
+    in_a_network(|| {
+        let Some(python) = python() else { return };
+        let up = Up::new();
+        let script = "import os, socket\n\
+            c, _ = socket.create_server(('10.77.0.2', 7000)).accept()\n\
+            waits, goes = os.pipe()\n\
+            if (child := os.fork()) == 0:\n    \
+                os.read(waits, 1)\n    \
+                c.recv(299, socket.MSG_WAITALL)\n    \
+                os._exit(0)\n\
+            c.recv(1)\n\
+            os.write(goes, b'x')\n\
+            os.waitpid(child, 0)\n\
+            print('read', flush=True)\n\
+            os.read(0, 1)\n\
+            try: print(c.recv(1)[0])\n\
+            except ConnectionResetError: print('reset')";
+        let mut program = up.over(&[python, "-c", script]);
+        let mut program = Running(program.stdin(Stdio::piped()).spawn().unwrap());
+        let mut stream = connect(SocketAddr::from((AGENT, 7000)));
+        let bytes: Vec<u8> = (0..20_000_u32).map(|at| (at / 300) as u8).collect();
+        stream.write_all(&bytes).unwrap();
+        let mut said = BufReader::new(program.0.stdout.take().unwrap()).lines();
+        assert_eq!(said.next().unwrap().unwrap(), "read");
+        up.awaits("demoted", 1);
+        sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+        drop(stream);
+        up.awaits("EstabResets", 1);
+        program.0.stdin.take().unwrap().write_all(b"\n").unwrap();
+        let next = said.next().unwrap().unwrap();
+        assert!(["1", "reset"].contains(&next.as_str()), "{next}");
     });
 }
