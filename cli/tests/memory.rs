@@ -336,7 +336,7 @@ fn processes_that_enter_a_cgroup_are_managed_and_others_are_not() {
     assert!(host.wait().unwrap().success());
 }
 
-/// A process that has been waited for is another one's number: nobody signals it, or waits for its end.
+/// The id of a process that was waited for may belong to another process: the host neither signals it nor waits for it again.
 #[test]
 fn command_that_has_ended_is_waited_for_once() {
     let Some(swap) = swap(1 << 28) else { return };

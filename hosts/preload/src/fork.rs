@@ -22,7 +22,7 @@ use crate::world::{ATTACH_PATIENCE, World};
 /// Why a connection was not taken over.
 struct NotTaken {
     why: String,
-    /// What the agent does not know of.
+    /// The trouble to report to the agent. `None` if the agent knows the cause.
     trouble: Option<Trouble>,
 }
 

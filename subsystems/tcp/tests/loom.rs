@@ -17,8 +17,8 @@ use wave_tcp::context::{PauseWords, window};
 /// Calls of the process.
 const CALLS: u64 = 2;
 
-/// What the agent reads once the process is outside stays so: neither bytes that the process has read meanwhile are read again by
-/// somebody else, nor bytes lost that it has written.
+/// Positions that the agent reads once the process is outside are final: no other process reads the same bytes again,
+/// and no written bytes are lost.
 #[test]
 fn positions_are_final_once_a_process_that_was_asked_to_stop_is_outside() {
     check(Some(3), || {
