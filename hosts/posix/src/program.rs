@@ -4,12 +4,13 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionHeader};
 use object::read::{ReadCache, ReadRef};
 use object::{Endianness, elf};
+use rustix::fs::OFlags;
 
 /// Maximum depth of nested interpreter scripts.
 const SCRIPTS_MAX: u32 = 4;
@@ -108,7 +109,7 @@ pub fn inspect_program(file: &Path) -> Result<Program, ProgramError> {
 fn inspect(file: &Path, scripts: u32) -> Result<Program, ProgramError> {
     let unreadable = |error| ProgramError::Unreadable { file: file.into(), error };
     let unfit = |why| ProgramError::Unfit { file: file.into(), why };
-    let opened = File::open(file).map_err(unreadable)?;
+    let opened = open(file).map_err(unreadable)?.ok_or_else(|| unfit(Unfit::NotProgram))?;
     if gains_privileges(&opened).map_err(unreadable)? {
         return Err(unfit(Unfit::GainsPrivileges));
     }
@@ -122,6 +123,15 @@ fn inspect(file: &Path, scripts: u32) -> Result<Program, ProgramError> {
         };
     }
     inspect_elf(&ReadCache::new(opened)).map_err(unfit)
+}
+
+/// Opens a regular file; `None` if it is something else, such as a FIFO, whose open(2) could wait for ever.
+fn open(file: &Path) -> io::Result<Option<File>> {
+    if !std::fs::metadata(file)?.is_file() {
+        return Ok(None);
+    }
+    let nonblocking = OFlags::NONBLOCK.bits() as i32;
+    File::options().read(true).custom_flags(nonblocking).open(file).map(Some)
 }
 
 fn gains_privileges(file: &File) -> io::Result<bool> {
@@ -207,6 +217,8 @@ fn own_machine() -> elf::Machine {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{CWD, FileType, Mode};
+
     use super::*;
 
     fn unfit(file: &Path) -> Option<Unfit> {
@@ -237,6 +249,10 @@ mod tests {
         );
         assert_eq!(unfit(&write("text", "true\n")), Some(Unfit::NotProgram));
         assert_eq!(unfit(&write("header", "\x7fELF")), Some(Unfit::NotProgram));
+        assert_eq!(unfit(folder.path()), Some(Unfit::NotProgram));
+        let fifo = folder.path().join("fifo");
+        rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR, 0).unwrap();
+        assert_eq!(unfit(&fifo), Some(Unfit::NotProgram));
         let own = folder.path().join("loop");
         std::fs::write(&own, format!("#!{}\n", own.display())).unwrap();
         assert_eq!(unfit(&own), Some(Unfit::Nested));

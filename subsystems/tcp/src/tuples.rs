@@ -208,6 +208,11 @@ impl<T: Copy> Tuples<T> {
         Ok(name)
     }
 
+    /// The latest generation of a name so far.
+    pub fn newest(&self) -> u32 {
+        self.slots.iter().map(|slot| slot.generation).fold(self.oldest, u32::max)
+    }
+
     /// Gives later generations than this to new names: another table had such names, and somebody may still know them.
     pub fn names_after(&mut self, generation: u32) {
         self.oldest = self.oldest.max(generation);
@@ -295,6 +300,22 @@ mod tests {
     fn tuple(port: u16) -> Tuple {
         let end = |last, port| SocketAddr::from(([10, 0, 0, last], port));
         Tuple { local: end(2, 80), remote: end(1, port) }
+    }
+
+    #[test]
+    fn names_after_those_of_another_table_are_new() {
+        let mut table = Tuples::new(2, (1, 2));
+        let mut seen = std::collections::BTreeSet::new();
+        for round in 0..10 {
+            let mut next = Tuples::new(2, (1, 2));
+            next.names_after(table.newest());
+            for port in 0..2 {
+                let name = next.insert(tuple(port), 0).unwrap();
+                assert!(seen.insert(name.to_word()), "{name} again in round {round}");
+                next.remove(name).unwrap();
+            }
+            table = next;
+        }
     }
 
     #[test]

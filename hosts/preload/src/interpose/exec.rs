@@ -1,5 +1,6 @@
 //! Calls that execute another program, which inherits descriptors.
 
+use std::cell::LazyCell;
 use std::ffi::{c_char, c_int, c_void};
 
 use wave_posix::door::Cause;
@@ -90,17 +91,17 @@ unsafe extern "C-unwind" fn fexecve(fd: c_int, words: Words, environment: Words)
 unsafe fn spawn(program: Named, environment: Words) {
     with(|sockets| {
         // SAFETY: as for this function.
-        let has_library = || unsafe { has_library(program, environment) };
+        let has_library = LazyCell::new(|| unsafe { has_library(program, environment) });
         let mut named = Vec::new();
         SPAWNED.drain(|fd| named.push(fd));
         named.retain(|fd| is_ours(*fd));
         // The program may use the file actions again.
         named.iter().for_each(|fd| SPAWNED.set(*fd));
-        if !named.is_empty() && !has_library() {
+        if !named.is_empty() && !*has_library {
             named.iter().for_each(|fd| sockets.demote(*fd, Cause::NoLibrary));
         }
         sockets.pass(&named);
-        sockets.pass_over_exec(true, has_library);
+        sockets.pass_over_exec(true, || *has_library);
     });
 }
 

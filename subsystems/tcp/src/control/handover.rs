@@ -39,8 +39,8 @@ pub struct State {
     lent: Vec<Lent>,
     handshakes: Vec<(FlowId, Tuple, Handshake, Option<Nanos>)>,
     connections: Vec<Kept>,
-    /// The latest generation of a flow so far.
-    newest: u32,
+    /// The latest generation of a flow so far, and of a handshake: listeners' queues name those that have ended, too.
+    newest: [u32; 2],
     time_wait: Vec<(Tuple, Over)>,
     spent_cookies: VecDeque<u64>,
     neighbours: Neighbours,
@@ -143,7 +143,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             lent: self.lent.clone(),
             handshakes: self.handshakes.iter().map(handshake).collect(),
             connections: self.connections.iter().flatten().filter_map(connection).collect(),
-            newest: self.newest,
+            newest: [self.newest, self.handshakes.newest()],
             time_wait: self.time_wait.in_order().map(|(tuple, over)| (tuple, *over)).collect(),
             spent_cookies: self.spent_cookies.clone(),
             neighbours: self.neighbours.clone(),
@@ -175,13 +175,15 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             self.take_share(listener.context.process, Kind::Listener);
             self.listeners.push(listener);
         }
+        let [newest, newest_handshake] = state.newest;
+        self.handshakes.names_after(newest_handshake);
         for (id, tuple, handshake, deadline) in state.handshakes {
             self.handshakes.restore(tuple, id, handshake)?;
             self.take_share(handshake.process(), Kind::Handshake);
             self.set_timer(self.bounds.flows + id.index, deadline);
         }
-        self.newest = state.newest;
-        self.data.names_after(state.newest);
+        self.newest = newest;
+        self.data.names_after(newest);
         for (connection, established, deadline) in state.connections {
             self.resume(now, &connection, &established)?;
             self.take_share(connection.context.process, Kind::Connection);
