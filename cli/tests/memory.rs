@@ -371,6 +371,35 @@ fn a_dry_run_changes_nothing() {
     assert!(target.answer().starts_with("intact"));
 }
 
+/// The host reads a program's figures twice a second. The last ones are as of the run's end.
+#[test]
+fn result_of_an_interrupted_run_is_its_state_at_the_end() {
+    let Some(swap) = swap(1 << 28) else { return };
+    drop(swap);
+    let script = r#"$| = 1; $SIG{USR1} = sub { $more = "x" x ($ARGV[0] << 20); print "more\n" };
+        print "ready\n"; sleep 1 while 1"#;
+    let mut program =
+        Command::new("perl").args(["-e", script, "64"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(program.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    let of_program = program.id().to_string();
+    let folder = TempDir::new().unwrap();
+    let mut run = wave(&["run", "--dry-run", "--policy", QUICK, "--pid", &of_program, "--out"]);
+    run.arg(folder.path());
+    let (host, _, errors) = dry_run(run);
+    kill_process(Pid::from_child(&program), Signal::USR1).unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "more");
+    kill_process(Pid::from_child(&host), Signal::TERM).unwrap();
+    errors.for_each(drop);
+    assert!(host.wait_with_output().unwrap().status.success());
+    program.kill().unwrap();
+    program.wait().unwrap();
+    let found = std::fs::read(folder.path().join("results.json")).unwrap();
+    let found = serde_json::from_slice(&found).unwrap();
+    let resident: Vec<_> = samples(&found, "resident_bytes").collect();
+    assert!(resident.last().unwrap().1 >= 64 << 20, "{resident:?}");
+}
+
 #[test]
 fn the_table_has_means_and_says_that_savings_end_with_the_runs_swap() {
     let Some((swap, _turn)) = swap(1 << 28) else { return };

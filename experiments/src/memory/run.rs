@@ -171,6 +171,16 @@ pub fn run(wanted: &Wanted) -> Result<Ran, Failure> {
     let view = View::new(wanted.quiet);
     let began = Instant::now();
     let mut report = Report::new(wanted, Some(&enclave), swap.as_ref());
+    let tool_bytes = |agent: Option<&AgentProcess>| {
+        let agents: Vec<i32> = agent.iter().map(|agent| agent.pid().as_raw_pid()).collect();
+        before.grown(&agents) + table_bytes
+    };
+    let sample = |stats: &Stats, agents_spent, tool_bytes| {
+        let sample = Sample::of(stats, began.elapsed(), agents_spent, tool_bytes);
+        // A dry run needs no swap.
+        let held = |stats: &Stats| stats.held.map(|held| held_by_guard(held).to_owned());
+        if wanted.dry_run { Sample { held: held(stats), ..sample } } else { sample }
+    };
     // CPU time of lost agents, and of the current one.
     let (mut agents_spent, mut agent_spent) = (Duration::ZERO, Duration::ZERO);
     let mut agents = 1;
@@ -188,16 +198,9 @@ pub fn run(wanted: &Wanted) -> Result<Ran, Failure> {
         // Read before checking for its end: afterwards there is nothing to read.
         agent_spent = agent.as_ref().and_then(AgentProcess::cpu_time).unwrap_or(agent_spent);
         // Programs that have ended have no memory to sample.
-        if report.samples.is_empty() || (!over && (Instant::now() >= next || late || told)) {
-            let cpu = agents_spent + agent_spent;
-            let agents: Vec<i32> = agent.iter().map(|agent| agent.pid().as_raw_pid()).collect();
-            let tool_bytes = before.grown(&agents) + table_bytes;
+        if report.samples.is_empty() || (!over && Instant::now() >= next) {
             let stats = enclave.stats();
-            let mut sample = Sample::of(&stats, began.elapsed(), cpu, tool_bytes);
-            if wanted.dry_run {
-                // It needs no swap.
-                sample.held = stats.held.map(|held| held_by_guard(held).to_owned());
-            }
+            let sample = sample(&stats, agents_spent + agent_spent, tool_bytes(agent.as_ref()));
             report.note_ends(&wanted.groups, &stats, sample.seconds);
             view.show(&report, &sample);
             report.samples.push(sample);
@@ -237,8 +240,13 @@ pub fn run(wanted: &Wanted) -> Result<Ran, Failure> {
         std::thread::sleep(LOOK);
     };
     view.end();
+    let tool_bytes = tool_bytes(agent.as_ref());
     // Not waited for yet: the kernel keeps its counts until then.
     let (time, stats) = (began.elapsed(), enclave.finish());
+    // The host's figures are up to half a second old, but for the last ones.
+    if !by_itself && stats.resident_bytes > 0 {
+        report.samples.push(sample(&stats, agents_spent + agent_spent, tool_bytes));
+    }
     report.note_ends(&wanted.groups, &stats, time.as_secs_f64());
     report.finish(&stats, by_itself.then_some(time));
     // The agent leaves on its own, and completes its log.
