@@ -20,6 +20,7 @@ mod sequences;
 mod servers;
 mod sets;
 mod several;
+mod sharing;
 mod traced;
 
 use std::fs;
