@@ -2,6 +2,7 @@
 
 mod bursts;
 mod cases;
+mod changeovers;
 mod deaths;
 mod descriptors;
 mod forks;

@@ -36,6 +36,7 @@ mod names;
 mod options;
 mod passing;
 mod poll;
+mod remainder;
 mod shared;
 mod sigio;
 #[allow(unsafe_code, reason = "signal handlers")]

@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 use std::io::{IoSlice, IoSliceMut};
 
+use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 use rustix::net::sockopt::Timeout;
 use wave_links::payload::Part;
@@ -12,9 +13,9 @@ use crate::agent::Agent;
 use crate::description::Tcp;
 use crate::signals::waits;
 use crate::sockets::{Sockets, Verdict};
-use crate::sys;
 use crate::wait::Stop;
 use crate::world::World;
+use crate::{remainder, sys};
 
 /// Most bytes of a file that are read at a time on their way to a socket.
 const FILE_BYTES: usize = 64 << 10;
@@ -64,13 +65,17 @@ impl Sockets {
         let mut receive = Receive { into, bytes, copied: 0, flags };
         let never_waits = flags & libc::MSG_DONTWAIT != 0;
         waits(|| {
-            self.call(
+            let received = self.call(
                 fd,
                 never_waits,
                 Timeout::Recv,
                 |_, _| None,
                 |world, at, stop| receive.step(world, at, stop),
-            )
+            );
+            match received {
+                Verdict::Kernels if receive.has_taken() => Verdict::Ours(Ok(receive.finish(fd))),
+                received => received,
+            }
         })
     }
 
@@ -84,13 +89,20 @@ impl Sockets {
         let mut send = Send { from, bytes, copied: 0, has_more };
         let never_waits = flags & libc::MSG_DONTWAIT != 0;
         let sent = waits(|| {
-            self.call(
+            let sent = self.call(
                 fd,
                 never_waits,
                 Timeout::Send,
                 |_, _| None,
                 |world, at, stop| send.step(world, at, stop),
-            )
+            );
+            match sent {
+                Verdict::Kernels if send.copied > 0 => {
+                    send.copied = remainder::send(fd, from, bytes, send.copied);
+                    Verdict::Ours(Ok(send.copied))
+                }
+                sent => sent,
+            }
         });
         if sent == Verdict::Ours(Err(Errno::PIPE)) && flags & libc::MSG_NOSIGNAL == 0 {
             sys::raise_sigpipe();
@@ -126,8 +138,8 @@ impl Sockets {
             // No more of the file is read than there is room for, so that its position matches the bytes sent.
             let wanted = (count - sent).min(bytes.len());
             let room = match self.await_room(fd, wanted, sent > 0) {
-                Verdict::Kernels => return Verdict::Kernels,
-                Verdict::Ours(Ok(0)) => return Verdict::Ours(Ok(sent)),
+                Verdict::Kernels if sent == 0 => return Verdict::Kernels,
+                Verdict::Kernels | Verdict::Ours(Ok(0)) => return Verdict::Ours(Ok(sent)),
                 Verdict::Ours(Ok(room)) => room,
                 Verdict::Ours(Err(error)) if sent == 0 => {
                     if error == Errno::PIPE {
@@ -150,15 +162,20 @@ impl Sockets {
                 Err(error) if sent == 0 => return Verdict::Ours(Err(error)),
                 Err(_) => return Verdict::Ours(Ok(sent)),
             };
-            // There is room, unless another thread has sent meanwhile.
-            match self.send(fd, &[IoSlice::new(&part[..read])], 0) {
-                Verdict::Ours(Ok(count)) => {
-                    sent += count;
-                    if let Some(offset) = &mut offset {
-                        **offset += count as u64;
-                    }
+            // There is room, unless another thread has sent meanwhile, or the connection has become a stream of the kernel's.
+            let answer = self.send(fd, &[IoSlice::new(&part[..read])], 0);
+            let count = if let Verdict::Ours(Ok(count)) = answer { count } else { 0 };
+            sent += count;
+            match &mut offset {
+                Some(offset) => **offset += count as u64,
+                None if count < read => {
+                    let _ = seek(sys::fd(file), SeekFrom::Current(count as i64 - read as i64));
                 }
-                other if sent == 0 => return other,
+                None => {}
+            }
+            match answer {
+                Verdict::Ours(Ok(_)) => {}
+                answer if sent == 0 => return answer,
                 _ => return Verdict::Ours(Ok(sent)),
             }
             if read == 0 || sent == count {
@@ -190,6 +207,18 @@ impl Sockets {
 }
 
 impl Receive<'_, '_> {
+    /// Whether it has taken bytes out of the connection.
+    fn has_taken(&self) -> bool {
+        self.copied > 0 && self.flags & libc::MSG_PEEK == 0
+    }
+
+    /// Receives the remainder from the stream of the kernel's that the connection has become.
+    fn finish(&mut self, fd: c_int) -> usize {
+        let least = self.target(sys::low_water(sys::fd(fd)));
+        self.copied = remainder::receive(fd, self.into, self.bytes, self.copied, least);
+        self.copied
+    }
+
     /// Bytes that must have arrived before a call that may wait returns (sock_rcvlowat).
     fn target(&self, low_water: usize) -> usize {
         let is_all = self.flags & libc::MSG_WAITALL != 0;

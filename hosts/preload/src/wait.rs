@@ -255,6 +255,7 @@ impl Sockets {
             world = next;
             world.look();
             if !world.take_over(at) {
+                world.description(at).receivers -= receivers;
                 world.description(at).callers -= 1;
                 world.release(at);
                 return Verdict::Kernels;
