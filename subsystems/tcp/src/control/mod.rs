@@ -434,6 +434,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.fire_timers(now);
         self.time_wait.expire(now);
         self.close_for_the_gone(now);
+        // Connections that wait come before those that segments below establish.
+        self.use_slots(now);
         let mut batch = Batch { packets: &mut self.packets, requests: &mut self.requests };
         let waiting = batch.requests.len();
         self.data.submit(now, &mut batch);

@@ -273,6 +273,15 @@ fn connects_from(peer: &mut Peer, ports: std::ops::Range<u16>) -> usize {
     answers.len()
 }
 
+/// The ports of peers in the order in which they were accepted.
+fn accepted_ports(peer: &Peer) -> Vec<u16> {
+    let port = |event: &Event| match event {
+        Event::Accepted { remote, .. } => Some(remote.port()),
+        _ => None,
+    };
+    peer.machine.events.iter().filter_map(port).collect()
+}
+
 /// The machine's listener has a backlog of 8.
 #[test]
 fn connections_wait_up_to_the_backlog_and_are_accepted_in_order_as_the_program_makes_room() {
@@ -295,12 +304,25 @@ fn connections_wait_up_to_the_backlog_and_are_accepted_in_order_as_the_program_m
         peer.after(1);
         assert_eq!(peer.machine.accepted.len(), count);
     }
-    let remotes = peer.machine.events.iter().filter_map(|event| match event {
-        Event::Accepted { remote, .. } => Some(remote.port()),
-        _ => None,
-    });
-    assert_eq!(remotes.collect::<Vec<_>>(), (1..9).collect::<Vec<_>>());
+    assert_eq!(accepted_ports(&peer), (1..9).collect::<Vec<_>>());
     assert!(!peer.states().contains(&State::SynReceived));
+}
+
+/// Random programs found this: seeds 614 and 1514.
+#[test]
+fn connection_that_is_established_with_a_new_slot_leaves_it_to_an_older_one_that_waits() {
+    let mut peer = Peer::new();
+    peer.machine.listen(Nanos(0), 80, 1);
+    assert_eq!(connects_from(&mut peer, 1..3), 2);
+    let source = SocketAddrV4::new(*PEER.ip(), 3);
+    peer.send(Sends { source, ack: None, flags: Flags::SYN, ..peer.plain() });
+    let ack = Some(peer.after(1)[0].segment.seq.plus(1));
+    for _ in 0..2 {
+        peer.machine.slot(peer.now, 80);
+        peer.send(Sends { source, seq: ISN.plus(1), ack, ..peer.plain() });
+        peer.after(1);
+    }
+    assert_eq!(accepted_ports(&peer), [1, 2, 3]);
 }
 
 #[test]
