@@ -253,3 +253,25 @@ fn node_cluster_workers_serve_connections_accepted_by_the_primary() {
         assert_eq!(fs::read_to_string(log).unwrap(), "");
     });
 }
+
+/// The next program takes the connection over, which gives it a new name and a family of its own. Random programs found this: seed 2032.
+#[test]
+fn connection_of_a_program_after_exec_is_passed_on_by_its_child() {
+    in_a_network(|| {
+        let Some(python) = python() else { return };
+        let up = Up::new();
+        let next = "import os, sys\n\
+             os._exit(os.system('echo child >&' + sys.argv[1]) if os.fork() == 0 else os.wait()[1])";
+        let program = format!(
+            "import os, socket\n\
+             c, _ = socket.create_server(('10.77.0.2', 7000)).accept()\n\
+             c.set_inheritable(True)\n\
+             os.execl('{python}', '{python}', '-c', {next:?}, str(c.fileno()))"
+        );
+        let running = up.over(&[python, "-c", &program]).spawn().unwrap();
+        let mut got = String::new();
+        connect(SocketAddr::from((AGENT, 7000))).read_to_string(&mut got).unwrap();
+        let output = running.wait_with_output().unwrap();
+        assert_eq!((got.as_str(), output.stderr.as_slice()), ("child\n", &b""[..]));
+    });
+}

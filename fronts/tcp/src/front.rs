@@ -344,15 +344,17 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             let taken =
                 seated.process.poll(budget, |context, taken| requests.push((context, taken)));
             let mut is_honest = true;
-            for (context, request) in requests {
+            for (context, mut request) in requests {
                 let from = ContextId { process: at as u16, context };
-                if let Taken::Request(request) = &request {
+                if let Taken::Request(request) = &mut request {
                     let of = streams::subject(request);
                     if of.is_some_and(|flow| self.streams.is_held(flow)) {
                         continue;
                     }
-                    if let Request::Lend { flow, secret } = *request {
-                        lends.push((at as u16, flow, secret));
+                    if let Request::Lend { flow, secret } = request {
+                        // The process may know it by an earlier name.
+                        *flow = self.streams.shared(*flow).unwrap_or(*flow);
+                        lends.push((at as u16, *flow, *secret));
                     }
                     if *request == Request::Placeholders {
                         shares.push((at, context));
@@ -426,7 +428,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         }
         // A connection is shared before it is lent.
         for (at, flow, secret) in lends {
-            self.streams.lend(flow, secret, at, self.stack.family(at));
+            self.streams.lend(flow, secret, at, |process| self.stack.family(process));
         }
         worked
     }

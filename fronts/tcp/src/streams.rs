@@ -6,6 +6,7 @@
 
 mod copies;
 mod door;
+mod lending;
 mod pace;
 mod relay;
 mod takers;
@@ -39,8 +40,6 @@ const AT_FIRST: EventFlags = EventFlags::IN.union(EventFlags::OUT);
 const READY_MAX: usize = 64;
 /// Most streams. A process may have as many as it leaves free for others.
 const STREAMS_MAX: usize = 4_096;
-/// Most secrets of a connection.
-const SECRETS_MAX: usize = 16;
 /// Interval between looks whether any process still has a descriptor of a held connection.
 const COPIES_EVERY: Nanos = Nanos::from_millis(50);
 
@@ -332,19 +331,6 @@ impl Streams {
         waits.then_some(was)
     }
 
-    /// Entitles whoever knows the secret to a connection, if `from`, which belongs to this family, may do so.
-    pub(crate) fn lend(&mut self, flow: FlowId, secret: u128, from: u16, family: u128) {
-        let id = self.by_name.get(&flow.to_word());
-        let Some(shared) = id.and_then(|id| self.shared.get_mut(id)) else { return };
-        let may_lend = shared.owner.process == from || shared.secrets.contains(&family);
-        if may_lend && !shared.secrets.contains(&secret) {
-            if shared.secrets.len() == SECRETS_MAX {
-                shared.secrets.remove(1);
-            }
-            shared.secrets.push(secret);
-        }
-    }
-
     /// The shared connections of a process that has gone, of which another process may have a descriptor.
     pub(crate) fn left_by(&self, process: u16) -> Vec<(u64, FlowId)> {
         let is_its = |shared: &Shared| {
@@ -374,7 +360,11 @@ impl Streams {
         for name in &shared.names {
             self.by_name.remove(name);
         }
-        self.held.remove(&(shared.owner.process, shared.socket));
+        // A later process may have its number, and the same name for a connection that is held.
+        let key = (shared.owner.process, shared.socket);
+        if self.held.get(&key) == Some(&id) {
+            self.held.remove(&key);
+        }
     }
 
     /// Removes entries of connections that are over.

@@ -300,3 +300,19 @@ fn a_stream_waits_for_other_events_after_a_replacement() {
     let _call = ask(&next, 2);
     assert!(next.ready().1);
 }
+
+/// Its streams of the kernel's got no more bytes. Random programs found this: seeds 614, 1514 and 2899.
+#[test]
+fn connections_of_an_earlier_process_with_the_same_number_leave_no_later_one_without_its_stream() {
+    let mut streams = Streams::new().unwrap();
+    let placeholders = [1, 2].map(|number| {
+        let own = placeholder();
+        streams.share(flow(number), (OWNER, 1), SECRET, own.try_clone().unwrap());
+        own
+    });
+    let [earlier, later] = [1, 2].map(|number| streams.by_name[&flow(number).to_word()]);
+    streams.hold(later, HeldFlow { socket: 1, ..held(2) });
+    streams.forget(earlier);
+    drop(placeholders);
+    assert_eq!(streams.held_as(OWNER.process, 1), Some(later));
+}
