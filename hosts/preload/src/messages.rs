@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 
 use rustix::fs::{OFlags, fcntl_getfl, fstat};
+use rustix::net::{AddressFamily, sockopt};
 
 use crate::sys;
 
@@ -33,15 +34,22 @@ fn identity(file: BorrowedFd<'_>) -> Option<Identity> {
     fstat(file).ok().map(|stat| (stat.st_dev, stat.st_ino))
 }
 
-/// Whether descriptor 2 is the file that it was at the start, or a log, to which files are opened for appending.
+/// Whether descriptor 2 is the file that it was at the start, unless a server has started the program with its connection there, or a log,
+/// to which files are opened for appending.
 fn is_for_people(file: BorrowedFd<'_>, at_start: Option<Identity>) -> bool {
     let is_log = || fcntl_getfl(file).is_ok_and(|flags| flags.contains(OFlags::APPEND));
-    identity(file).is_some_and(|identity| Some(identity) == at_start || is_log())
+    let is_connection = || {
+        let family = sockopt::socket_domain(file);
+        matches!(family, Ok(AddressFamily::INET | AddressFamily::INET6))
+    };
+    let is_one = |identity| Some(identity) == at_start && !is_connection();
+    identity(file).is_some_and(|identity| is_one(identity) || is_log())
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs::File;
+    use std::net::TcpListener;
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
 
@@ -60,5 +68,8 @@ mod tests {
         assert!(may(error.as_fd()) && may(log.as_fd()));
         assert!(!may(data.as_fd()) && !may(connection.as_fd()));
         assert!(!is_for_people(data.as_fd(), None), "closed from the start");
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at_start = identity(socket.as_fd());
+        assert!(!is_for_people(socket.as_fd(), at_start), "a server's, for its child");
     }
 }
