@@ -2,6 +2,7 @@
 //! and never wait for ever; others are left out.
 
 mod carry;
+mod left_out;
 
 use std::fmt::{self, Display, Formatter};
 
@@ -21,6 +22,8 @@ const UNREAD_MAX: u64 = 40_000;
 const LONG_MAX: u64 = 400_000;
 /// Unacknowledged bytes with which a socket is writable under any kernel.
 const WRITABLE: u64 = 8_000;
+/// Unread bytes for which a receiver certainly has a window, also one that does not look.
+const WINDOW: u64 = 8_000;
 
 const IN: i64 = 0x1;
 const OUT: i64 = 0x4;
@@ -128,6 +131,8 @@ struct Connection {
     /// tells one of them.
     is_told_twice: bool,
     was_stream: bool,
+    /// The peer's end may not have arrived before its reset: it may have waited for a window. Then the error is another one.
+    is_end_unsure: bool,
     is_read_shut: bool,
     is_write_shut: bool,
     is_nonblocking: bool,
@@ -342,7 +347,7 @@ impl Model {
                 let is_bare = kind == 1 || !has_preload;
                 let incoming = self.actor(actor).incoming;
                 let is_foreign = matches!(incoming, Some(Object::Connection(at)) if !self.connections[at].is_stream);
-                if is_bare && (is_foreign || self.holds_listener(actor)) {
+                if is_bare && (is_foreign || self.holds_listener(actor)) || self.holds_shut(actor) {
                     return;
                 }
                 self.passes_resets(actor);
@@ -452,9 +457,11 @@ impl Model {
             (3..=5, _, Object::Connection(connection)) => {
                 let to = more % ACTORS;
                 let is_stream = self.connections[connection].is_stream;
+                let is_left_out = self.is_shut_and_passed_on(connection);
                 let Some(receiver) = &mut self.actors[to] else { return };
                 let has_room = receiver.variables[..LISTENER].contains(&None);
-                if receiver.incoming.is_none() && has_room && (is_stream || !receiver.is_bare) {
+                let can_use = is_stream || !receiver.is_bare;
+                if receiver.incoming.is_none() && has_room && can_use && !is_left_out {
                     receiver.incoming = Some(object);
                     self.passes_reset(connection);
                     self.step(actor, "pass", [word, to as i64, 0, 0, 0]);

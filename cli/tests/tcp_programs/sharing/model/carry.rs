@@ -90,6 +90,9 @@ impl Model {
             false => (self.received(connection), self.readable(connection, size)),
         };
         let Some(mut count) = count.filter(|_| !it.is_nonblocking) else { return };
+        if matches!(what, 2 | 3) && self.holds_shut(actor) {
+            return;
+        }
         if what == 0 && !writes {
             // stdio reads ahead.
             count = it.unread();
@@ -140,11 +143,10 @@ impl Model {
 
     fn control(&mut self, actor: usize, at: usize, connection: usize, kind: usize) {
         let it = self.connections[connection];
-        let is_shared = self.processes_with(Object::Connection(connection)) > 1;
+        let is_left_out = self.is_shut_for_others(connection);
         let at = at as i64;
         match kind % 8 {
-            // Another process that takes the connection over does not see that its sender has shut it down.
-            0 if !it.is_write_shut && !it.has_writer && (it.is_stream || !is_shared) => {
+            0 if !it.is_write_shut && !it.has_writer && !is_left_out => {
                 self.connections[connection].is_write_shut = true;
                 self.step(actor, "shut", [at, 1, 0, 0, 0]);
             }
@@ -152,7 +154,9 @@ impl Model {
                 && !it.has_reader
                 && it.unread() == 0
                 && kind.is_multiple_of(3)
-                && (it.is_stream || !is_shared) =>
+                // Whether the connection has ended, and so has nothing to shut down, depends on when the peer's end arrives.
+                && !(it.is_write_shut && it.has_peer_ended)
+                && !is_left_out =>
             {
                 self.connections[connection].is_read_shut = true;
                 self.step(actor, "shut", [at, 0, 0, 0, 0]);
@@ -180,6 +184,9 @@ impl Model {
     pub(super) fn use_reset(&mut self, actor: usize, at: usize, connection: usize, kind: usize) {
         let it = self.connections[connection];
         let word = at as i64;
+        if it.is_end_unsure {
+            return self.step(actor, "discard", [word, it.stream, it.read as i64, 1, 0]);
+        }
         if !it.is_reset_known {
             self.connections[connection].is_reset_known = true;
             return self.step(actor, "poll", [word, ERR_HUP & !8, 0, 0, 0]);
@@ -226,6 +233,7 @@ impl Model {
             15 if !it.has_writer && it.is_accepted && !it.is_read_shut => {
                 let is_shared = self.processes_with(Object::Connection(at)) > 1;
                 let it = &mut self.connections[at];
+                it.is_end_unsure = it.has_peer_ended && it.unread() > WINDOW;
                 (it.has_peer_ended, it.is_peer_closed, it.is_reset) = (true, true, true);
                 (it.was_stream, it.is_told_twice) = (it.is_stream, is_shared && !it.is_stream);
                 self.step(PEER, "reset", [at as i64, 0, 0, 0, 0]);
@@ -310,8 +318,8 @@ impl Model {
             let it = self.connections[at];
             if !it.is_peer_closed {
                 // Bytes that were on their way at the close: whether the peer sees the reset that they cause, or the end before, depends
-                // on their time. What an exiting process has just read counts as unread where the agent has not been told.
-                let is_open = it.is_torn || it.read > 0 && !it.is_stream;
+                // on their time.
+                let is_open = it.is_torn || it.ends_unreported();
                 let op = if is_open { "discard" } else { "drain" };
                 self.step(PEER, op, [at as i64, it.stream + 1, it.got as i64, 1, 0]);
                 self.step(PEER, "close", [at as i64, 0, 0, 0, 0]);
