@@ -40,8 +40,11 @@ pub fn play_all(stage: &mut Stage, seeds: &[u64]) -> Played {
     for batch in seeds.chunks(BATCH) {
         let plans: Vec<Plan> = batch.iter().map(|seed| Plan::of(*seed)).collect();
         if !played.play(stage, &plans) {
-            return played;
+            break;
         }
+    }
+    if !played.failures.is_empty() {
+        return played;
     }
     let counters = within_patience("a report with all connections", || {
         let counters = stage.up.report()["counters"].clone();

@@ -108,11 +108,7 @@ impl Killed {
         let (mut steps, connections) = plan.steps(0);
         steps.insert(0, peer_listens());
         let mut random = Random(!seed);
-        let instants: Vec<usize> =
-            (0..steps.len()).filter(|at| !alive(&steps[..*at]).is_empty()).collect();
-        let instant = instants[random.below(instants.len())];
-        let alive = alive(&steps[..instant]);
-        let victim = alive[random.below(alive.len())];
+        let (instant, victim) = choose(&steps, &mut random);
         let last = steps[..instant].iter().rfind(|step| step.actor == victim);
         self.waiting += usize::from(last.is_some_and(Step::gives_away));
         self.connections += connections;
@@ -166,6 +162,29 @@ impl Scene {
             }
         }
     }
+}
+
+/// The step before which the time of a kill begins to count, and the process to kill. Every third kill is of a process inside of a call that
+/// waits, if there is one, and every third of the one that plays next.
+fn choose(steps: &[Step], random: &mut Random) -> (usize, usize) {
+    let waits = |at: &usize| steps[at - 1].gives_away();
+    let plays = |at: &usize| alive(&steps[..*at]).contains(&steps[*at].actor);
+    let kind = random.below(3);
+    let all = 1..steps.len();
+    let instants: Vec<usize> = match kind {
+        0 => all.clone().filter(waits).collect(),
+        _ => all.clone().filter(plays).collect(),
+    };
+    let any: Vec<usize> = all.filter(|at| !alive(&steps[..*at]).is_empty()).collect();
+    let instants = if instants.is_empty() { any } else { instants };
+    let instant = instants[random.below(instants.len())];
+    let alive = alive(&steps[..instant]);
+    let victim = match kind {
+        0 if waits(&instant) => steps[instant - 1].actor,
+        1 if plays(&instant) => steps[instant].actor,
+        _ => alive[random.below(alive.len())],
+    };
+    (instant, victim)
 }
 
 /// Processes that are alive after these steps.

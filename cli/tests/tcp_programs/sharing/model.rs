@@ -127,8 +127,8 @@ struct Connection {
     is_reset: bool,
     /// A process has seen the reset.
     is_reset_known: bool,
-    /// Several processes had it at its reset, or got it later, and it was no stream of the kernel's: each sees the reset, where Linux
-    /// tells one of them.
+    /// Several processes had it at its reset, or got it later. Linux tells one of them, which may be one that waits. Where it was no stream
+    /// of the kernel's, each sees the reset.
     is_told_twice: bool,
     was_stream: bool,
     /// The peer's end may not have arrived before its reset: it may have waited for a window. Then the error is another one.

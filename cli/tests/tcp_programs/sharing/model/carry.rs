@@ -144,6 +144,8 @@ impl Model {
     fn control(&mut self, actor: usize, at: usize, connection: usize, kind: usize) {
         let it = self.connections[connection];
         let is_left_out = self.is_shut_for_others(connection);
+        // Whether there is still something to shut down then depends on when the peer's end arrives.
+        let has_ended = it.is_write_shut && it.has_peer_ended;
         let at = at as i64;
         match kind % 8 {
             0 if !it.is_write_shut && !it.has_writer && !is_left_out => {
@@ -154,8 +156,7 @@ impl Model {
                 && !it.has_reader
                 && it.unread() == 0
                 && kind.is_multiple_of(3)
-                // Whether the connection has ended, and so has nothing to shut down, depends on when the peer's end arrives.
-                && !(it.is_write_shut && it.has_peer_ended)
+                && !has_ended
                 && !is_left_out =>
             {
                 self.connections[connection].is_read_shut = true;
@@ -235,7 +236,8 @@ impl Model {
                 let it = &mut self.connections[at];
                 it.is_end_unsure = it.has_peer_ended && it.unread() > WINDOW;
                 (it.has_peer_ended, it.is_peer_closed, it.is_reset) = (true, true, true);
-                (it.was_stream, it.is_told_twice) = (it.is_stream, is_shared && !it.is_stream);
+                it.was_stream = it.is_stream;
+                it.is_told_twice = is_shared && (!it.is_stream || it.has_reader);
                 self.step(PEER, "reset", [at as i64, 0, 0, 0, 0]);
                 self.reader_ends(at);
             }
