@@ -39,8 +39,8 @@ impl<Q: Queues> Context<Q> {
         self.mark(name);
     }
 
-    /// The port of 127.0.0.1 at which processes make connections of this agent streams of the kernel's, once the agent has answered
-    /// [`Context::send_shared`]; 0 is none.
+    /// The port of 127.0.0.1 at which processes make connections of this agent streams of the kernel's, once the agent has answered the
+    /// last [`Context::send_shared`]; 0 is none.
     pub fn door(&self) -> Option<u16> {
         self.door
     }
@@ -73,6 +73,7 @@ impl Context<Line> {
     /// The agent has gone, or has no room for the message at present.
     pub fn send_shared(&mut self, text: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), SocketError> {
         self.line.send_descriptors(text, fds)?;
+        self.door = None;
         self.outbox.push_back(Request::Placeholders);
         self.flush();
         Ok(())

@@ -2,6 +2,7 @@
 
 mod agents;
 mod blocking;
+mod demoting;
 mod differential;
 mod low_water;
 mod signals;
