@@ -1,9 +1,10 @@
 //! Numbers of descriptors, which the library must leave to its program.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::process::Command;
 
-use crate::network::{Up, in_a_network, python};
+use crate::network::{AGENT, Up, connect, in_a_network, python};
 
 /// Opens files beside its sockets, closes everything as daemons do, and chooses numbers. Prints the numbers that it gets, and what arrives.
 /// Arguments: its address, RLIMIT_NOFILE.
@@ -87,5 +88,30 @@ fn programs_get_the_numbers_that_they_get_over_linux() {
             assert_eq!(over, linux, "at most {limit} descriptors");
         }
         up.awaits("PassiveOpens", 8);
+    });
+}
+
+/// Random programs found this: seeds 5257, 7302 and 8745.
+#[test]
+fn child_has_a_nonblocking_connection_once_its_parent_makes_it_so() {
+    in_a_network(|| {
+        let Some(python) = python() else { return };
+        let up = Up::new();
+        let program = "import os, socket\n\
+            c, _ = socket.create_server(('10.77.0.2', 7000)).accept()\n\
+            waits, goes = os.pipe()\n\
+            if os.fork() == 0:\n    \
+                os.read(waits, 1)\n    \
+                print(os.get_blocking(c.fileno()))\n    \
+                try: os.read(c.fileno(), 1)\n    \
+                except BlockingIOError: print('EAGAIN')\n    \
+                raise SystemExit\n\
+            c.setblocking(False)\n\
+            os.write(goes, b'x')\n\
+            os.wait()";
+        let running = up.over(&[python, "-c", program]).spawn().unwrap();
+        let _stream = connect(SocketAddr::from((AGENT, 7000)));
+        let output = running.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "False\nEAGAIN\n", "{output:?}");
     });
 }

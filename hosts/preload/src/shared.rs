@@ -8,6 +8,7 @@ use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{OFlags, fcntl_getfl};
 use wave_links::socket::SocketError;
 use wave_posix::{Identity, Phase};
 
@@ -52,6 +53,17 @@ impl World {
                 wave_posix::pause(RETRY);
             }
         }
+    }
+
+    /// O_NONBLOCK. Processes share that of a connection, and set it on the placeholder.
+    pub fn is_nonblocking(&mut self, fd: c_int, at: usize) -> bool {
+        let description = self.description(at);
+        if description.claim.is_some()
+            && let Ok(flags) = fcntl_getfl(sys::fd(fd))
+        {
+            description.is_nonblocking = flags.contains(OFlags::NONBLOCK);
+        }
+        description.is_nonblocking
     }
 
     /// What another process needs to use a connection, which is shared for that if it is this process's.

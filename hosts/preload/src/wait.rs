@@ -234,7 +234,7 @@ impl Sockets {
             world.settle(at);
             return Verdict::Ours(answer);
         }
-        if never_waits || world.description(at).is_nonblocking {
+        if never_waits || world.is_nonblocking(fd, at) {
             let answer = step(&mut world, at, Some(Stop::Nonblocking));
             world.settle(at);
             return Verdict::Ours(answer.expect("a call that must not wait answers"));
