@@ -5,7 +5,9 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
+use std::time::Duration;
 
+use rustix::net::sockopt;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::network::{
@@ -273,5 +275,36 @@ fn connection_of_a_program_after_exec_is_passed_on_by_its_child() {
         connect(SocketAddr::from((AGENT, 7000))).read_to_string(&mut got).unwrap();
         let output = running.wait_with_output().unwrap();
         assert_eq!((got.as_str(), output.stderr.as_slice()), ("child\n", &b""[..]));
+    });
+}
+
+/// The child has not followed the news that the connection is a stream of the kernel's, whose reset its parent has seen. Random programs
+/// found this: seed 8086.
+#[test]
+fn program_after_exec_has_the_stream_that_the_parent_of_its_process_made() {
+    in_a_network(|| {
+        let Some(python) = python() else { return };
+        let up = Up::new();
+        let next = "import os, sys; print(os.read(int(sys.argv[1]), 1))";
+        let program = format!(
+            "import os, socket\n\
+             c, _ = socket.create_server(('10.77.0.2', 7000)).accept()\n\
+             c.set_inheritable(True)\n\
+             waits, goes = os.pipe()\n\
+             if os.fork() == 0:\n    \
+                 os.read(waits, 1)\n    \
+                 os.execl('{python}', '{python}', '-c', {next:?}, str(c.fileno()))\n\
+             os.dup2(c.fileno(), 0)\n\
+             try: c.recv(1)\n\
+             except ConnectionResetError: os.write(goes, b'x')\n\
+             os.wait()"
+        );
+        let running = up.over(&[python, "-c", &program]).spawn().unwrap();
+        let stream = connect(SocketAddr::from((AGENT, 7000)));
+        up.awaits("demoted", 1);
+        sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+        drop(stream);
+        let output = running.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "b''\n", "{output:?}");
     });
 }

@@ -319,6 +319,10 @@ impl World {
         at: usize,
         lines: Option<&mut Vec<c_int>>,
     ) -> Option<u64> {
+        if self.description(at).state == State::NotOwned && names_of(fd).is_some() {
+            // Another process has made it a stream of the kernel's, which needs no ticket.
+            return None;
+        }
         if self.description(at).secret.is_some() {
             // Only the owner of a connection can lend it.
             self.take_over(at);
