@@ -131,7 +131,8 @@ struct Connection {
     /// of the kernel's, each sees the reset.
     is_told_twice: bool,
     was_stream: bool,
-    /// The peer's end may not have arrived before its reset: it may have waited for a window. Then the error is another one.
+    /// Whether an end arrived before the reset is open: the peer's may have waited for a window, and after ours there is no reset. Then the
+    /// error is another one.
     is_end_unsure: bool,
     is_read_shut: bool,
     is_write_shut: bool,

@@ -234,7 +234,7 @@ impl Model {
             15 if !it.has_writer && it.is_accepted && !it.is_read_shut => {
                 let is_shared = self.processes_with(Object::Connection(at)) > 1;
                 let it = &mut self.connections[at];
-                it.is_end_unsure = it.has_peer_ended && it.unread() > WINDOW;
+                it.is_end_unsure = it.has_peer_ended && (it.unread() > WINDOW || it.is_write_shut);
                 (it.has_peer_ended, it.is_peer_closed, it.is_reset) = (true, true, true);
                 it.was_stream = it.is_stream;
                 it.is_told_twice = is_shared && (!it.is_stream || it.has_reader);
