@@ -308,3 +308,39 @@ fn program_after_exec_has_the_stream_that_the_parent_of_its_process_made() {
         assert_eq!(String::from_utf8_lossy(&output.stdout), "b''\n", "{output:?}");
     });
 }
+
+/// A process that does not know yet that a program which it has started made the stream. Random programs found this: seed 8376.
+#[test]
+fn child_has_a_stream_that_its_parent_has_passed_on_by_exec_without_the_library() {
+    in_a_network(|| {
+        let Some(python) = python() else { return };
+        let up = Up::new();
+        let next = "import os, sys\n\
+             fd, goes = map(int, sys.argv[1:])\n\
+             os.write(fd, b'next')\n\
+             try: os.read(fd, 1)\n\
+             except ConnectionResetError: os.write(goes, b'x')\n\
+             os.wait()";
+        let program = format!(
+            "import os, socket\n\
+             c, _ = socket.create_server(('10.77.0.2', 7000)).accept()\n\
+             waits, goes = os.pipe()\n\
+             for fd in (c.fileno(), goes): os.set_inheritable(fd, True)\n\
+             os.system('echo >&%d' % c.fileno())\n\
+             if os.fork() == 0:\n    \
+                 os.read(waits, 1)\n    \
+                 print(os.read(c.fileno(), 1))\n    \
+                 raise SystemExit\n\
+             os.execle('{python}', '{python}', '-c', {next:?}, str(c.fileno()), str(goes), {{}})"
+        );
+        let running = up.over(&[python, "-c", &program]).spawn().unwrap();
+        let mut stream = connect(SocketAddr::from((AGENT, 7000)));
+        let mut got = [0; 5];
+        stream.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"\nnext");
+        sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+        drop(stream);
+        let output = running.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "b''\n", "{output:?}");
+    });
+}

@@ -319,8 +319,8 @@ impl World {
         at: usize,
         lines: Option<&mut Vec<c_int>>,
     ) -> Option<u64> {
-        if self.description(at).state == State::NotOwned && names_of(fd).is_some() {
-            // Another process has made it a stream of the kernel's, which needs no ticket.
+        if self.is_connection(at) && names_of(fd).is_some() {
+            // Another process has made it a stream of the kernel's, which needs no ticket, and this one may not know that yet.
             return None;
         }
         if self.description(at).secret.is_some() {
