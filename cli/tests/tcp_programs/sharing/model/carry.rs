@@ -231,7 +231,8 @@ impl Model {
                 self.step(PEER, "close", [at as i64, 0, 0, 0, 0]);
                 self.reader_ends(at);
             }
-            15 if !it.has_writer && it.is_accepted && !it.is_read_shut => {
+            // A reset may destroy the bytes of a read that has yet to begin.
+            15 if !it.has_writer && it.is_accepted && !it.is_read_shut && !self.joins(at) => {
                 let is_shared = self.processes_with(Object::Connection(at)) > 1;
                 let it = &mut self.connections[at];
                 it.is_end_unsure = it.has_peer_ended && (it.unread() > WINDOW || it.is_write_shut);
@@ -265,6 +266,11 @@ impl Model {
             it.read = it.sent;
             self.actor(actor).busy = Some(Busy::Joins(Some(at)));
         }
+    }
+
+    /// Whether a process gets what it has waited for, and has not said so.
+    fn joins(&self, at: usize) -> bool {
+        self.actors.iter().flatten().any(|one| one.busy == Some(Busy::Joins(Some(at))))
     }
 
     /// A process that waits for bytes gets the end.
