@@ -188,7 +188,7 @@ impl Sockets {
             Err(error) => return Verdict::Ours(Err(error)),
         };
         match world.find(fd) {
-            Some(at) => Verdict::Ours(Ok(world.is_nonblocking(fd, at))),
+            Some(at) => Verdict::Ours(Ok(world.ask_nonblocking(fd, at))),
             None => Verdict::Kernels,
         }
     }

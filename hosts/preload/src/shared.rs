@@ -6,6 +6,7 @@
 
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{OFlags, fcntl_getfl};
@@ -16,6 +17,8 @@ use crate::description::State;
 use crate::sys;
 use crate::world::{ANSWER_PATIENCE, RETRY, World};
 
+/// A sandbox may forbid this process system calls that the library does without.
+static IS_CONFINED: AtomicBool = AtomicBool::new(false);
 /// Most placeholders in a message.
 const PLACEHOLDERS_MAX: usize = 128;
 /// Sleep between two looks for the event after which this process may go on.
@@ -29,6 +32,12 @@ pub struct Claim {
     pub secret: u128,
     /// The port of the agent's door for streams of the kernel's.
     pub door: u16,
+}
+
+/// Called before the process sets a filter of system calls.
+#[cfg_attr(test, allow(dead_code))]
+pub fn confine() {
+    IS_CONFINED.store(true, Ordering::Relaxed);
 }
 
 impl World {
@@ -55,8 +64,16 @@ impl World {
         }
     }
 
-    /// O_NONBLOCK. Processes share that of a connection, and set it on the placeholder.
+    /// O_NONBLOCK. Processes share that of a connection, and set it on the placeholder: it is asked for, unless a sandbox may forbid that.
     pub fn is_nonblocking(&mut self, fd: c_int, at: usize) -> bool {
+        match IS_CONFINED.load(Ordering::Relaxed) {
+            true => self.description(at).is_nonblocking,
+            false => self.ask_nonblocking(fd, at),
+        }
+    }
+
+    /// As [`World::is_nonblocking`], for a program that asks itself.
+    pub fn ask_nonblocking(&mut self, fd: c_int, at: usize) -> bool {
         let description = self.description(at);
         if description.claim.is_some()
             && let Ok(flags) = fcntl_getfl(sys::fd(fd))

@@ -10,6 +10,7 @@ use super::files::demote;
 use super::next;
 use super::process::with;
 use super::successor::{Named, has_library};
+use crate::shared::confine;
 
 /// The program of system(3) and popen(3).
 const SHELL: &CStr = c"/bin/sh";
@@ -84,6 +85,7 @@ pub fn before_filter(number: c_long, word: usize) {
         _ => false,
     };
     if sets_filter {
+        confine();
         with(|sockets| sockets.demote_all(Cause::Sandbox));
     }
 }
