@@ -1,10 +1,12 @@
 /* sharing play|peer FOLDER ADDRESS [PEER]: plays a program of operations on sockets that several processes share.
  *
- * FOLDER/script has a step per line: an actor, an operation, and up to five numbers. The actor that has the token plays the next step,
- * appends what it saw to FOLDER/out, and gives the token to the actor of the step after it. So each process acts alone, except for steps
- * that begin with `a`: their actor gives the token away first, and says what it saw at its next step.
+ * FOLDER/script has a step per line: an actor, an operation, and up to five numbers. The actor that has the token plays
+ * the next step, appends what it saw to FOLDER/out, and gives the token to the actor of the step after it. So each
+ * process acts alone, except for steps that begin with `a`: their actor gives the token away first, and says what it
+ * saw at its next step.
  *
- * Actors 0 to 3 are processes that share sockets, actor 4 is the peer, 5 the parent of actor 0, and 6 the test. */
+ * Actors 0 to 3 are processes that share sockets, actor 4 is the peer, 5 the parent of actor 0, and 6 the test. After a
+ * kill, step -1 has the peer read what is left. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -68,7 +70,10 @@ static void fill(char *to, long stream, long at, long n) {
 
 static void check(const char *got, long stream, long at, long n) {
 	for (long i = 0; i < n; i++)
-		if (got[i] != byte_of(stream, at + i)) { say(" WRONG at %ld: %02x %02x", at + i, got[i], got[i + (i + 1 < n)]); return; }
+		if (got[i] != byte_of(stream, at + i)) {
+			say(" WRONG at %ld: %02x %02x", at + i, got[i], got[i + (i + 1 < n)]);
+			return;
+		}
 }
 
 static void result(long n) {
@@ -104,8 +109,8 @@ static ssize_t put_some(int fd, char *from, size_t n, int kind) {
 	}
 }
 
-/* Reads until there are so many bytes, or the end. What it saw: the count, and an end or an error. `-1`: all until the end. Returns the
- * number of bytes. */
+/* Reads until there are so many bytes, or the end. What it saw: the count, and an end or an error. `-1`: all until the
+ * end. Returns the number of bytes. */
 static long get(int fd, long stream, long at, long n, int kind, int is_count_said) {
 	long done = 0;
 	ssize_t got = 1;
@@ -290,7 +295,8 @@ static void by_stdio(int fd, int writes, long stream, long at, long n) {
 	result(fclose(file));
 }
 
-/* The same by a child that a shell starts. `is_static`: one without the library. popen(3) replaces its standard streams. */
+/* The same by a child that a shell starts. `is_static`: one without the library. popen(3) replaces its standard
+ * streams. */
 static void by_shell(int from, int is_popen, int writes, int is_static, long stream, long at, long n) {
 	char command[600];
 	int fd = is_popen && from <= 2 ? dup(from) : from;
@@ -412,8 +418,8 @@ static void play(int at) {
 	if (slot == PEER && (IS("dial") || IS("take_in"))) incoming[w[0]] = (struct incoming){w[2], 0};
 }
 
-/* Reads what is left of each of the peer's connections, after all other processes have been killed. What it saw: for each the stream, how
- * much it had got before, how much was left, and an end or an error. */
+/* Reads what is left of each of the peer's connections, after all other processes have been killed. What it saw: for
+ * each the stream, how much it had got before, how much was left, and an end or an error. */
 static void leave(void) {
 	struct pollfd waiting = {.fd = variable[VARIABLES - 1], .events = POLLIN};
 	for (int i = 0; i < VARIABLES - 2; i++) {
