@@ -202,10 +202,15 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         if !flags.contains(Flags::ACK) && self.listener_at(tuple.local).is_some() {
             // RFC 9293, 3.10.7.2, fourth: a segment with neither SYN nor ACK is dropped.
-            if flags.contains(Flags::SYN) {
-                self.syn(now, *tuple, mac, segment);
+            if !flags.contains(Flags::SYN) {
+                return;
             }
-            return;
+            // Before its first slot, the program is still inside its call of listen(2).
+            if let Some(at) = self.place(tuple.local)
+                && self.listeners[at].shape.is_some()
+            {
+                return self.syn(now, at, *tuple, mac, segment);
+            }
         }
         let is_plain = !flags.contains(Flags::SYN);
         if is_plain && let Some(returned) = self.cookie_in(now, tuple, mac, segment) {

@@ -346,8 +346,15 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.listeners.iter().position(|one| super::is_at(one.local, own))
     }
 
-    pub(super) fn syn(&mut self, now: Nanos, tuple: Tuple, mac: MacAddress, segment: &TcpSegment) {
-        let Some(at) = self.place(tuple.local) else { return };
+    /// Handles a SYN for a listener, by its place among the listeners.
+    pub(super) fn syn(
+        &mut self,
+        now: Nanos,
+        at: usize,
+        tuple: Tuple,
+        mac: MacAddress,
+        segment: &TcpSegment,
+    ) {
         self.trace.put(now, Point::SynReceived, None, [tuple.remote.port().into(), 0]);
         let listener = &self.listeners[at];
         let (process, name) = (listener.context.process, listener.name);

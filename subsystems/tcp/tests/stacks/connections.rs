@@ -72,6 +72,18 @@ fn a_connection_to_a_port_without_a_listener_is_refused() {
     assert!(now < Nanos::from_millis(10));
 }
 
+/// Its program is still inside its call of listen(2). The SYN used to be dropped, and came again a second later.
+#[test]
+fn a_connection_to_a_listener_that_has_never_offered_a_slot_is_refused() {
+    let mut both = machines(&calm());
+    let mut now = Nanos(0);
+    both[1].listen(now, SERVER.1, 0);
+    let socket = both[0].connect(now, SocketAddr::from(SERVER));
+    run(&mut both, &mut now, MINUTE, |both, _| both[0].sockets[&socket].is_over);
+    assert_eq!(both[0].sockets[&socket].failed, Some(Reason::Refused));
+    assert!(now < Nanos::from_millis(10));
+}
+
 #[test]
 fn an_address_without_a_host_is_unreachable() {
     let mut both = machines(&calm());
