@@ -5,6 +5,7 @@ mod cases;
 mod changeovers;
 mod deaths;
 mod descriptors;
+mod ends;
 mod forks;
 mod interruptions;
 mod library;

@@ -13,7 +13,7 @@ use wave_core::queue::{self, PushError};
 use wave_links::shm::ShmPort;
 use wave_links::socket::Connection;
 use wave_links::{AnyPort, Lender, LentPayload, Memory, SocketBell};
-use wave_tcp::context::{Event, Malformed, PauseWords, Request, window as window_of};
+use wave_tcp::context::{Event, LastReads, Malformed, PauseWords, Request, window as window_of};
 use wave_tcp::control::Owner;
 use wave_tcp::datapath::Ring;
 
@@ -211,6 +211,11 @@ impl Process {
     /// once its queue is empty.
     pub(crate) fn is_inside(&self) -> bool {
         PauseWords::of(&self.layout).is_inside(&self.port)
+    }
+
+    /// How far the process, which has ended, has read.
+    pub(crate) fn last_reads(&self) -> LastReads {
+        LastReads::of(&self.layout, &self.port)
     }
 
     /// The next message of the process about shared connections, if it has sent one.

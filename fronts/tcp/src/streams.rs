@@ -530,7 +530,8 @@ impl Streams {
                 caller.stage = Stage::Leads;
                 caller.since = now;
                 led.push(id);
-                caller.say(Answer::Go);
+                let held = self.relay(id).map(|relay| relay.held);
+                caller.say(Answer::Go(held.as_ref().map(HeldFlow::shut).unwrap_or_default()));
                 Led::Stays
             }
             Stage::Leads | Stage::Connected(_) if !caller.is_patient(now) => Led::Leaves,

@@ -237,11 +237,6 @@ impl<Q: Queues> Context<Q> {
             Event::Progress(progress) => match self.find(progress.socket) {
                 Some(socket) if socket.flow().is_some() => {
                     socket.progress(&progress)?;
-                    let owes_end = socket.receiving.owes_end();
-                    self.has_urgent |= owes_end;
-                    if owes_end {
-                        self.mark(progress.socket);
-                    }
                     self.change(progress.socket);
                     self.fill_ahead(progress.socket);
                     Ok(())
@@ -418,7 +413,11 @@ impl<Q: Queues> Context<Q> {
         if socket.flow().is_none() {
             return Err(Errno::NOTCONN.into());
         }
-        socket.receiving.is_shut |= how != Shutdown::Write;
+        if how != Shutdown::Write && !std::mem::replace(&mut socket.receiving.is_shut, true) {
+            let flow = socket.flow().expect("it is open");
+            self.outbox.push_back(Request::EndReading { flow });
+        }
+        let socket = self.socket(name);
         if how != Shutdown::Read {
             socket.sending.is_finished = true;
             socket.sending.tail = socket.sending.tail.released();
@@ -491,27 +490,22 @@ impl<Q: Queues> Context<Q> {
         }
     }
 
-    /// Called after bytes of a socket's ring were read. The agent learns of it now and then.
+    /// Called after bytes of a socket's ring were read. The agent learns of it now and then, and if this process ends.
     pub fn read(&mut self, name: u32, bytes: u64) {
         let socket = self.socket(name);
         let receiving = &mut socket.receiving;
-        if receiving.advance(bytes) | receiving.owes_end() {
+        let (is_much, is_shared) = (receiving.advance(bytes), socket.is_shared);
+        let read = receiving.read;
+        let before = self.line.note_read(name, read);
+        if before != name && self.peek(before).is_some_and(|one| one.receiving.is_untold()) {
+            self.mark(before);
+        }
+        if is_much {
             self.mark(name);
             self.flush();
-        } else if socket.is_shared {
+        } else if is_shared {
             self.mark(name);
         }
-    }
-
-    /// Reports everything that was read: called before the process ends, as unread bytes decide how its connections end.
-    pub fn report_reads(&mut self) {
-        for at in 0..self.places.len() {
-            let Place { life, socket } = &self.places[at];
-            if socket.as_ref().is_some_and(|socket| socket.receiving.is_untold()) {
-                self.mark(life << PLACE_BITS | at as u32);
-            }
-        }
-        self.flush();
     }
 
     /// Closes a socket: the program will neither read nor write any more.

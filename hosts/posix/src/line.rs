@@ -15,7 +15,7 @@ use wave_core::queue::PushError;
 use wave_links::shm::ShmPort;
 use wave_links::socket::{Connection, Offer, SocketError};
 use wave_links::{AnyPort, LinkSpec, Memory, Payload, Populator, SocketBell};
-use wave_tcp::context::{CROWD, Event, PauseWords, Request, window};
+use wave_tcp::context::{CROWD, Event, PauseWords, ReadWords, Request, window};
 
 /// The reason why a program has no agent.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +69,10 @@ pub trait Queues {
     /// # Errors
     /// The agent is at fault.
     fn pop(&mut self) -> Result<Option<Event>, Fault>;
+
+    /// Lets the agent know how far this process has read a connection, should it end ([`ReadWords::note`]). Returns the name of the
+    /// connection to which the word belonged before.
+    fn note_read(&mut self, name: u32, read: u64) -> u32;
 
     /// Populates these bytes of the payload memory with the program's own memory; the agent uses no other bytes.
     ///
@@ -337,6 +341,10 @@ impl Queues for Line {
             Ok(Some(entry)) => Event::from_entry(&entry).map(Some).map_err(|_| Fault),
             Err(_) => Err(Fault),
         }
+    }
+
+    fn note_read(&mut self, name: u32, read: u64) -> u32 {
+        ReadWords::of(&self.layout, 0).note(&self.port, name, read)
     }
 
     fn populate(&mut self, at: u64, bytes: u32) -> io::Result<()> {

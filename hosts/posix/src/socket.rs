@@ -226,7 +226,8 @@ impl Socket {
     pub(crate) fn checkpoint(&self) -> Option<Checkpoint> {
         let (receiving, sending) = (&self.receiving, &self.sending);
         let fits = receiving.filled <= FILL_MAX && sending.filled <= FILL_MAX;
-        let flow = self.flow().filter(|_| fits && !sending.is_finished)?;
+        let is_shut = receiving.is_shut || sending.is_finished;
+        let flow = self.flow().filter(|_| fits && !is_shut)?;
         Some(Checkpoint {
             flow,
             local: self.local,
@@ -343,12 +344,6 @@ impl Receiving {
     /// Whether the program has read up to the end of the stream.
     pub fn is_at_end(&self) -> bool {
         self.is_finished && self.available() == 0
-    }
-
-    /// Whether the program has read up to the end of the stream, and the agent does not know. A process that exits without close(2) must
-    /// not look as if it had left bytes unread: that resets the connection.
-    pub fn owes_end(&self) -> bool {
-        self.is_at_end() && self.is_untold()
     }
 
     /// Whether the program has read bytes of which the agent does not know.

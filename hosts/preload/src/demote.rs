@@ -17,7 +17,7 @@ use rustix::net::{
     shutdown, socket_with,
 };
 use wave_posix::Identity;
-use wave_posix::door::{Answer, Cause, Greeting};
+use wave_posix::door::{Answer, Cause, Greeting, Shut};
 use wave_readiness::Source;
 
 use crate::description::{Description, State};
@@ -110,12 +110,7 @@ impl World {
         }
         self.description(at).state = State::Stream;
         for fd in &fds {
-            if is_read_shut {
-                let _ = shutdown(sys::fd(*fd), Shutdown::Read);
-            }
-            if is_write_shut {
-                let _ = shutdown(sys::fd(*fd), Shutdown::Write);
-            }
+            shut_down(*fd, Shut { read: is_read_shut, write: is_write_shut });
             self.hand_interests_to_kernel(at, *fd);
             self.remove(*fd);
             self.release(at);
@@ -179,8 +174,9 @@ fn ask(
                 give_names(placeholder, names.local, names.remote);
                 return Ok(());
             }
-            Some(Answer::Go) => {
+            Some(Answer::Go(shut)) => {
                 let port = connect_placeholder(placeholder, door, names)?;
+                shut_down(placeholder, shut);
                 send(call, &port.to_le_bytes(), SendFlags::NOSIGNAL)?;
             }
             Some(Answer::Never) | None => return Err(Errno::CONNRESET.into()),
@@ -214,6 +210,15 @@ fn connect_placeholder(placeholder: c_int, door: SocketAddr, names: Identity) ->
         Err(error) => return Err(error.into()),
     }
     kernels_name(placeholder).map(|name| name.port()).ok_or_else(|| Errno::NOTCONN.into())
+}
+
+/// Shuts down directions of a stream of the kernel's, as its program has of the connection.
+fn shut_down(fd: c_int, shut: Shut) {
+    for (is_shut, how) in [(shut.read, Shutdown::Read), (shut.write, Shutdown::Write)] {
+        if is_shut {
+            let _ = shutdown(sys::fd(fd), how);
+        }
+    }
 }
 
 fn await_events(

@@ -239,10 +239,13 @@ impl Sockets {
                         return Verdict::Ours(Err(Errno::NOTCONN));
                     }
                     description.owes_connect = false;
-                    if writes {
-                        // The connection exists, so this cannot fail.
-                        let _ = world.context(incarnation).shutdown(name, Shutdown::Write);
-                    }
+                    let how = match (reads, writes) {
+                        (true, true) => Shutdown::Both,
+                        (true, false) => Shutdown::Read,
+                        (false, _) => Shutdown::Write,
+                    };
+                    // The connection exists, so this cannot fail.
+                    let _ = world.context(incarnation).shutdown(name, how);
                     world.tell(at, Source::ANY);
                     Verdict::Ours(Ok(()))
                 }

@@ -95,7 +95,6 @@ impl Sockets {
     #[cfg_attr(test, allow(dead_code))]
     pub fn end(&self) {
         if let Ok(mut world) = self.open() {
-            world.agents.iter_mut().for_each(|agent| agent.context.report_reads());
             world.flush_all();
         }
     }

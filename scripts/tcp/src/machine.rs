@@ -60,6 +60,11 @@ impl Queues for Lanes {
         Ok(self.events.pop_front())
     }
 
+    /// Its process ends with the script.
+    fn note_read(&mut self, name: u32, _read: u64) -> u32 {
+        name
+    }
+
     fn populate(&mut self, _at: u64, _bytes: u32) -> io::Result<()> {
         Ok(())
     }

@@ -11,6 +11,7 @@
 pub mod door;
 mod entries;
 mod pause;
+mod reads;
 
 use core::net::SocketAddr;
 
@@ -22,6 +23,7 @@ use crate::datapath::{FlowId, Ring};
 
 pub use entries::{Malformed, Words};
 pub use pause::PauseWords;
+pub use reads::{LastReads, ReadWords};
 
 /// Largest number of contexts of one process.
 pub const CONTEXTS_MAX: u16 = 64;
@@ -37,6 +39,7 @@ pub const fn window(contexts: u16) -> Config {
     config.prestage = 0;
     config.messages.entries = QUEUE_ENTRIES;
     config.decisions.entries = QUEUE_ENTRIES;
+    config.pools[0] = reads::POOL;
     config
 }
 
@@ -319,6 +322,11 @@ pub enum Request {
     /// Close a connection: nothing more will be read. If it has unread bytes, or receives more, it is reset (RFC 2525, 2.17).
     /// [`Event::Closed`] follows when the rings are free.
     Close {
+        /// The connection.
+        flow: FlowId,
+    },
+    /// The program reads no more of a connection (SHUT_RD). The agent keeps it in mind for other processes that use the connection later.
+    EndReading {
         /// The connection.
         flow: FlowId,
     },

@@ -30,9 +30,10 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
     /// Handles a process that has gone, or must go.
     pub(super) fn lose(&mut self, at: usize) {
         if let Some(seated) = self.processes[at].as_mut().filter(|seated| !seated.is_gone) {
+            let reads = seated.process.last_reads();
             seated.go(&mut self.seats);
             self.streams.forget_takers(at as u16);
-            self.stack.leave(at as u16);
+            self.stack.leave_after(at as u16, reads);
         }
     }
 

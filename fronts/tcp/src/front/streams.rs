@@ -243,6 +243,7 @@ pub(super) fn subject(request: &Request) -> Option<FlowId> {
         | Request::Abort { flow }
         | Request::Inquire { flow }
         | Request::Accept { flow }
+        | Request::EndReading { flow }
         | Request::Configure { flow, .. } => Some(flow),
         _ => None,
     }

@@ -10,6 +10,8 @@ use wave_tcp::context::Filled;
 use wave_tcp::context::door::Greeting;
 use wave_tcp::datapath::Ring;
 
+use wave_tcp::context::door::Shut;
+
 use super::*;
 
 const NOW: Nanos = Nanos::from_millis(5_000);
@@ -36,6 +38,7 @@ fn held(number: u32) -> HeldFlow {
         acknowledged: 0,
         has_peer_ended: false,
         has_ended: false,
+        is_read_shut: false,
     }
 }
 
@@ -91,7 +94,7 @@ fn answer(streams: &mut Streams, mut call: &TcpStream) -> Option<Answer> {
 fn demote(streams: &mut Streams, number: u32) -> OwnedFd {
     let own = share(streams, number);
     let call = ask(streams, number);
-    assert_eq!(answer(streams, &call), Some(Answer::Go));
+    assert_eq!(answer(streams, &call), Some(Answer::Go(Shut::default())));
     lead(streams, &own, &call);
     own
 }
@@ -258,7 +261,7 @@ fn processes_that_fill_the_door_leave_room_for_their_placeholders() {
         waiting.extend((0..50).map(|_| ask(&streams, 1)));
         assert!(looks(&mut streams, NOW) < LOOKS_MAX);
     }
-    assert_eq!(answer(&mut streams, &waiting[0]), Some(Answer::Go));
+    assert_eq!(answer(&mut streams, &waiting[0]), Some(Answer::Go(Shut::default())));
     lead(&mut streams, &own, &waiting[0]);
     assert_eq!(answer(&mut streams, &waiting[1]), Some(Answer::Done));
     // The last one was not taken in, and asks again.

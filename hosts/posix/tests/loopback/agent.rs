@@ -328,6 +328,7 @@ impl Loopback {
             Request::Join { .. }
             | Request::Lend { .. }
             | Request::Inquire { .. }
+            | Request::EndReading { .. }
             | Request::Locate { .. }
             | Request::Report { .. }
             | Request::Placeholders

@@ -5,7 +5,8 @@
 //! process                                          agent
 //! connects to the door, sends a Greeting    ─────> stops the owner, which is told that the connection is demoted
 //!                                           <───── Answer::Go, to one process at a time
-//! connects the placeholder to the same door
+//! connects the placeholder to the same door,
+//! shuts down what the answer says
 //! sends the placeholder's port, two bytes   ─────> knows which of the accepted sockets it is, and feeds it
 //!                                           <───── Answer::Done: from now on every descriptor is an ordinary socket
 //! ```
@@ -13,6 +14,8 @@
 //! Numbers are little-endian. The agent ends the dialogue without an answer when another agent replaces it: then the process asks again.
 
 use core::fmt;
+
+use serde::{Deserialize, Serialize};
 
 /// First word of a greeting. Bytes that begin otherwise are a program's own, sent over its placeholder.
 const MAGIC: [u8; 8] = *b"wavedoor";
@@ -119,24 +122,46 @@ impl fmt::Display for Cause {
     }
 }
 
+/// Directions of a connection that its program has shut down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shut {
+    /// SHUT_RD.
+    pub read: bool,
+    /// SHUT_WR.
+    pub write: bool,
+}
+
 /// An answer of the agent, as one byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Answer {
-    /// Connect the placeholder to the door, and send its port.
-    Go = b'G',
+    /// Connect the placeholder to the door, shut these directions down, and send its port.
+    Go(Shut),
     /// The placeholder is an ordinary socket now.
-    Done = b'D',
+    Done,
     /// The connection is over, or the secret is wrong.
-    Never = b'N',
+    Never,
 }
 
 impl Answer {
-    const ALL: [Answer; 3] = [Answer::Go, Answer::Done, Answer::Never];
+    const ALL: [Answer; 6] = [
+        Answer::Go(Shut { read: false, write: false }),
+        Answer::Go(Shut { read: true, write: false }),
+        Answer::Go(Shut { read: false, write: true }),
+        Answer::Go(Shut { read: true, write: true }),
+        Answer::Done,
+        Answer::Never,
+    ];
 
     /// Encodes the answer.
     pub const fn to_byte(self) -> u8 {
-        self as u8
+        match self {
+            Answer::Go(Shut { read: false, write: false }) => b'G',
+            Answer::Go(Shut { read: true, write: false }) => b'R',
+            Answer::Go(Shut { read: false, write: true }) => b'W',
+            Answer::Go(Shut { read: true, write: true }) => b'B',
+            Answer::Done => b'D',
+            Answer::Never => b'N',
+        }
     }
 
     /// Decodes an answer. `None` if it is none.
@@ -182,7 +207,7 @@ mod tests {
         #[test]
         fn answers_survive_encoding_and_other_bytes_are_none(byte in any::<u8>()) {
             let answer = Answer::from_byte(byte);
-            prop_assert_eq!(answer.is_some(), b"GDN".contains(&byte));
+            prop_assert_eq!(answer.is_some(), b"GRWBDN".contains(&byte));
             prop_assert!(answer.is_none_or(|answer| answer.to_byte() == byte));
         }
     }

@@ -41,6 +41,7 @@ const LIMIT_SEGMENTS: u16 = 16;
 const REPORT: u16 = 17;
 const PLACEHOLDERS: u16 = 18;
 const LOCATE: u16 = 19;
+const END_READING: u16 = 20;
 
 const PROGRESS: u16 = 1;
 const LISTENING: u16 = 2;
@@ -118,6 +119,7 @@ impl Request {
             Request::Accept { flow } => (tag(ACCEPT), [flow.to_word(), 0, 0, 0, 0, 0]),
             Request::Locate { socket } => (tag(LOCATE), [pair(socket, 0), 0, 0, 0, 0, 0]),
             Request::Cancel { socket } => (tag(CANCEL), [pair(socket, 0), 0, 0, 0, 0, 0]),
+            Request::EndReading { flow } => (tag(END_READING), [flow.to_word(), 0, 0, 0, 0, 0]),
             Request::Close { flow } => (tag(CLOSE), [flow.to_word(), 0, 0, 0, 0, 0]),
             Request::Abort { flow } => (tag(ABORT), [flow.to_word(), 0, 0, 0, 0, 0]),
             Request::Configure { flow, options } => {
@@ -202,6 +204,7 @@ impl Request {
             LOCATE => Request::Locate { socket: left },
             LEND => Request::Lend { flow, secret: u128::from(a) << 64 | u128::from(b) },
             CANCEL => Request::Cancel { socket: left },
+            END_READING => Request::EndReading { flow },
             CLOSE => Request::Close { flow },
             ABORT => Request::Abort { flow },
             CONFIGURE => {
@@ -390,7 +393,7 @@ mod tests {
     #[test]
     fn requests_and_events_survive_encoding_and_decoding() {
         let mut random = rand_pcg::Pcg64Mcg::seed_from_u64(1);
-        for kind in 0..21 {
+        for kind in 0..22 {
             let mut survived = [0, 0];
             for round in 0..1_000 {
                 let mut words = [0; 6].map(|_: u64| random.next_u64());
@@ -411,7 +414,8 @@ mod tests {
                     survived[1] += 1;
                 }
             }
-            let known = [MOVED..=LOCATE, PROGRESS..=LOCATED].map(|kinds| kinds.contains(&kind));
+            let known =
+                [MOVED..=END_READING, PROGRESS..=LOCATED].map(|kinds| kinds.contains(&kind));
             assert_eq!(survived.map(|count| count > 100), known, "kind {kind}: {survived:?}");
         }
     }

@@ -2,6 +2,8 @@
 
 mod leaving;
 
+use core::num::NonZeroU64;
+
 use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 
@@ -10,6 +12,7 @@ use super::options::KeptOptions;
 use super::rtt::{MAX, RoundTrip};
 use super::{Call, Stack};
 use crate::congestion::{Congestion, Heard};
+use crate::context::door::Shut;
 use crate::context::{ContextId, Filled, Reason, SocketOptions};
 use crate::datapath::{Command, Datapath, Established, Fin, FlowId, Limits, Statistics, Tuple};
 use crate::flow::moment::Moment;
@@ -119,8 +122,10 @@ pub(super) struct Connection {
     pub read_said: u64,
     /// See `read_said`.
     pub written_said: u64,
-    /// Bytes received when the host closed; `None` while it is open.
-    closed_at: Option<u64>,
+    /// Directions that the host has shut down, as it has reported.
+    pub shut_said: Shut,
+    /// Once the host has closed: bytes that have arrived by then, plus 1.
+    closed_at: Option<NonZeroU64>,
     /// Deadline for a connection whose process has gone.
     orphan_until: Moment,
     /// It stays as it is when its process goes: another process may have a descriptor of it.
@@ -172,6 +177,7 @@ impl Connection {
             unanswered: 0,
             read_said: 0,
             written_said: 0,
+            shut_said: Shut::default(),
             closed_at: None,
             orphan_until: Moment::NEVER,
             is_held: false,
@@ -276,6 +282,11 @@ impl Connection {
         }
     }
 
+    /// Records that the host has closed, after so many bytes have arrived.
+    fn closes_at(&mut self, received: u64) {
+        self.closed_at = NonZeroU64::new(received + 1);
+    }
+
     /// Whether the host has closed, or its process has gone.
     fn has_closed(&self) -> bool {
         !self.orphan_until.is_never() || self.closed_at.is_some()
@@ -362,7 +373,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             self.trace.put(now, Point::Window, Some(flow), congestion.values());
             self.pace(flow, has_reduced);
         }
-        if closed_at.is_some_and(|received| statistics.received > received) {
+        if closed_at.is_some_and(|at| statistics.received >= at.get()) {
             // RFC 2525, 2.17: data arrived after the host closed.
             return self.refuse(now, flow);
         }

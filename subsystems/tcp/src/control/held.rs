@@ -3,8 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Stack;
-use crate::context::{ContextId, Filled};
+use super::connection::Connection;
+use super::{Gone, Stack};
+use crate::context::door::Shut;
+use crate::context::{ContextId, Filled, LastReads};
 use crate::datapath::{Datapath, Fin, FlowId, Ring};
 
 /// A held connection, as it was when it was taken from its process.
@@ -32,6 +34,15 @@ pub struct HeldFlow {
     pub has_peer_ended: bool,
     /// Our stream ends at `written`.
     pub has_ended: bool,
+    /// The program reads no more.
+    pub is_read_shut: bool,
+}
+
+impl HeldFlow {
+    /// Directions that its program has shut down.
+    pub fn shut(&self) -> Shut {
+        Shut { read: self.is_read_shut, write: self.has_ended }
+    }
 }
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
@@ -49,7 +60,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let connection = self.connection(flow).filter(|one| one.is_heard_of())?;
         connection.is_held = true;
         let (context, socket, filled) = (connection.context, connection.socket, connection.filled);
-        let (read_said, written_said) = (connection.read_said, connection.written_said);
+        let Connection { read_said, written_said, shut_said, .. } = *connection;
         let state = self.data.inspect(flow)?;
         Some(HeldFlow {
             flow,
@@ -62,7 +73,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             written: state.sending.written.max(written_said),
             acknowledged: state.sending.acknowledged,
             has_peer_ended: state.receiving.fin == Some(state.receiving.received),
-            has_ended: state.sending.fin != Fin::No,
+            has_ended: state.sending.fin != Fin::No || shut_said.write,
+            is_read_shut: shut_said.read,
         })
     }
 
@@ -73,7 +85,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let process = connection.context.process;
         if let Some(at) = self.lingering.iter().position(|one| *one == process) {
             self.lingering.swap_remove(at);
-            self.gone.push_back((process, 0));
+            self.gone.push_back(Gone { process, next: 0, reads: LastReads::default() });
         }
     }
 }

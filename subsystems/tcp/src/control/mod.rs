@@ -49,7 +49,7 @@ pub use show::{Shown, State};
 pub use taking::Carry;
 
 use crate::congestion::Algorithm;
-use crate::context::{ContextId, Event, Moved, Reason, Sharing};
+use crate::context::{ContextId, Event, LastReads, Moved, Reason, Sharing};
 use crate::datapath::{Batch, Datapath, Effect, FlowId, Packet, Ring, Segment, Ticket, Write};
 use crate::trace::Trace;
 use crate::tuples::Tuples;
@@ -223,6 +223,16 @@ pub struct ControlCounters {
     pub orphans_reset: u64,
 }
 
+/// A process that has gone, and has connections to be closed.
+#[derive(Debug)]
+struct Gone {
+    process: u16,
+    /// Next index of `connections` to check.
+    next: u32,
+    /// How far it had read.
+    reads: LastReads,
+}
+
 /// A data path with its control plane.
 #[derive(Debug)]
 pub struct Stack<F, D> {
@@ -256,8 +266,8 @@ pub struct Stack<F, D> {
     timers: Heap,
     /// Flows to be removed as soon as they have nothing in flight.
     leaving: VecDeque<FlowId>,
-    /// Processes that have gone, each with the next index of `connections` to check.
-    gone: VecDeque<(u16, u32)>,
+    /// Processes that have gone, and whose connections are being closed.
+    gone: VecDeque<Gone>,
     /// Processes that have gone, and have connections left.
     lingering: Vec<u16>,
     /// Number of connections of gone processes.
@@ -399,10 +409,15 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     /// Handles the end of a process: its listeners are dropped, and its connections close as if it had closed them, except those
-    /// that it has not accepted, which go to other listeners. The second call for a process does nothing: its number must be
-    /// released once.
+    /// that it has not accepted, which go to other listeners. It has read as far as its requests have said. The second call for
+    /// a process does nothing: its number must be released once.
     pub fn leave(&mut self, process: u16) {
-        let has_left = self.gone.iter().any(|(gone, _)| *gone == process);
+        self.leave_after(process, LastReads::default());
+    }
+
+    /// As [`Stack::leave`], for a process that may have read more than its requests have said.
+    pub fn leave_after(&mut self, process: u16, reads: LastReads) {
+        let has_left = self.gone.iter().any(|gone| gone.process == process);
         if has_left || self.lingering.contains(&process) {
             return;
         }
@@ -420,7 +435,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         self.join(process, 0);
         self.forget_takes(process);
-        self.gone.push_back((process, 0));
+        self.gone.push_back(Gone { process, next: 0, reads });
     }
 
     /// Works, at most `budget` steps of the data path. Returns when to poll next if no input arrives before; `None`: not at

@@ -23,6 +23,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 if let Some(own) = own {
                     own.read_said = own.read_said.max(moved.read);
                     own.written_said = own.written_said.max(moved.written);
+                    own.shut_said.write |= moved.is_finished;
                     filled = own.filled;
                     if moved.filled.receive > filled.receive || moved.filled.send > filled.send {
                         let Some(grown) = self.fill(&moved, filled, &mut memory) else {
@@ -96,6 +97,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             Request::Locate { socket } => self.locate(from, socket),
             Request::Accept { flow } => self.accept(from, flow),
             Request::Cancel { socket } => self.cancel(from, socket),
+            Request::EndReading { flow } => {
+                let own = self.connection(flow).filter(|own| own.context.process == from.process);
+                if let Some(own) = own {
+                    own.shut_said.read = true;
+                }
+            }
             Request::Close { flow } => self.close(now, from, flow),
             Request::Abort { flow } => self.abort(from, flow),
             Request::Configure { flow, options } => self.configure(now, from, flow, options),

@@ -372,6 +372,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let connection = connection.ok_or(Reason::Reset)?;
         let (owner, had) = (connection.context.process, connection.filled);
         let said = (connection.read_said, connection.written_said);
+        let shut = connection.shut_said;
         let local = connection.tuple().local;
         if let To::Any { from, sharing } = to {
             let Some(chosen) = self.choose_listener(from, local, sharing)? else {
@@ -386,6 +387,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             let may_take = self.may_take(flow, owner, context.process);
             if may_take == Some(false) {
                 return Err(Reason::Invalid);
+            }
+            if shut.read || shut.write {
+                // The new owner does not know.
+                return Err(Reason::NoRoom);
             }
             if written.max(said.1) > expected || state.receiving.read.max(said.0) > read {
                 // The owner has written or read more: the new owner would read the same bytes again.

@@ -3,6 +3,7 @@
 use std::net::SocketAddrV4;
 
 use wave_core::clock::Nanos;
+use wave_tcp::context::door::Shut;
 use wave_tcp::context::{
     ContextId, Event, FILL_MAX, Filled, Moved, Progress, Reason, Request, Tail,
 };
@@ -202,6 +203,31 @@ fn a_connection_is_not_taken_if_its_owner_has_read_more() {
     take(&mut peer, 3, 0);
     peer.after(5);
     assert!(matches!(heard(&mut peer)[0], Event::Connected { .. }));
+}
+
+/// The child would read or write where Linux lets no process do so any more.
+#[test]
+fn a_connection_is_not_taken_if_its_owner_has_shut_a_direction_down() {
+    for reads in [true, false] {
+        let mut peer = accepted();
+        join(&mut peer);
+        let flow = peer.machine.sockets[&peer.socket].flow.unwrap();
+        let (tail, filled) = (Tail::Whole, Filled::default());
+        let end =
+            Moved { flow, written: 0, read: 0, is_finished: true, is_eager: true, tail, filled };
+        ask(&mut peer, CHILD, Request::EndReading { flow });
+        ask(
+            &mut peer,
+            CONTEXT,
+            if reads { Request::EndReading { flow } } else { Request::Moved(end) },
+        );
+        take(&mut peer, 0, 0);
+        peer.after(5);
+        let refused = Event::Failed { socket: SOCKET, reason: Reason::NoRoom };
+        assert_eq!(heard(&mut peer), [refused]);
+        let shut = peer.machine.stack.hold(flow).unwrap().shut();
+        assert_eq!(shut, Shut { read: reads, write: !reads });
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use wave_core::clock::Nanos;
 
 use super::super::shares::Kind;
 use super::super::time_wait::{LASTS, Over};
-use super::super::{CLOSED_PER_POLL, Output, Stack};
+use super::super::{CLOSED_PER_POLL, Gone, Output, Stack};
 use super::{Connection, FIN_WAIT, Leaving, ORPHAN_LASTS, ORPHANS_ONE_OF, Timer};
 use crate::context::{ContextId, Event, Filled, Moved, Reason, Tail};
 use crate::datapath::{Command, Datapath, Established, Fin, FlowId};
@@ -22,7 +22,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let Some(state) = self.data.inspect(flow) else { return };
         let received = state.receiving.received;
         let Some(connection) = self.connection(flow) else { return };
-        connection.closed_at = Some(received);
+        connection.closes_at(received);
         if received > state.receiving.read.max(connection.read_said) {
             return self.reset(now, flow, Reason::Reset);
         }
@@ -150,7 +150,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     /// Closes connections of processes that have gone, some in each poll.
     pub(in crate::control) fn close_for_the_gone(&mut self, now: Nanos) {
-        let Some((process, from)) = self.gone.pop_front() else { return };
+        let Some(Gone { process, next: from, reads }) = self.gone.pop_front() else { return };
         let to = (from + CLOSED_PER_POLL).min(self.bounds.flows);
         for index in from..to {
             let Some(connection) = &mut self.connections[index as usize] else { continue };
@@ -163,10 +163,13 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             }
             connection.orphan_until = (now + ORPHAN_LASTS).into();
             self.orphans += 1;
-            let Connection { flow, context, closed_at, read_said, written_said, .. } = *connection;
+            let Connection { flow, context, socket, closed_at, .. } = *connection;
+            let (read_said, written_said) = (connection.read_said, connection.written_said);
             let Some(state) = self.data.inspect(flow) else { continue };
             let Established { sending, receiving, .. } = state;
-            if closed_at.is_none() && receiving.received > receiving.read.max(read_said) {
+            let said = receiving.read.max(read_said);
+            let read = reads.position(context.context, socket, said, receiving.received);
+            if closed_at.is_none() && receiving.received > read {
                 self.reset(now, flow, Reason::Reset);
                 continue;
             }
@@ -176,20 +179,19 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 continue;
             }
             let written = sending.written.max(written_said);
-            let read = receiving.read.max(read_said);
             let (is_finished, is_eager, filled) = (true, state.is_eager, Filled::default());
             let finish =
                 Moved { flow, written, read, is_finished, is_eager, tail: Tail::Whole, filled };
             self.requests.push_back((context, finish));
             if closed_at.is_none() {
                 if let Some(connection) = self.connection(flow) {
-                    connection.closed_at = Some(receiving.received);
+                    connection.closes_at(receiving.received);
                 }
                 self.look_again(now, flow, &state);
             }
         }
         if to < self.bounds.flows {
-            self.gone.push_front((process, to));
+            self.gone.push_front(Gone { process, next: to, reads });
         } else {
             self.lingering.push(process);
             self.release(process);
