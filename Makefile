@@ -71,7 +71,7 @@ bench:
 	$(WAVE) bench rpc
 	$(WAVE) bench udp
 	$(WAVE) bench hostile
-	@if [ "$$(id -u)" = 0 ]; then for what in stream echo apps idle loss; do $(WAVE) bench tcp $$what || exit; done; \
+	@if [ "$$(id -u)" = 0 ]; then for what in stream echo apps demoted idle loss; do $(WAVE) bench tcp $$what || exit; done; \
 		else echo "bench: wave bench tcp needs root, and is left out"; fi
 
 site:

@@ -65,7 +65,7 @@ pub fn apps(output: &Output) -> Result<Value, String> {
 }
 
 /// The path of `wave`, in this program's folder.
-fn wave() -> Result<PathBuf, String> {
+pub fn wave() -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let wave = own.with_file_name("wave");
     let profile = if cfg!(debug_assertions) { "" } else { "--release " };
@@ -118,7 +118,7 @@ impl Server {
 }
 
 /// Runs true(1) over the agent: a failure names the missing part.
-fn can_run(words: &[String]) -> Result<(), String> {
+pub fn can_run(words: &[String]) -> Result<(), String> {
     let output = Command::new(&words[0]).args(&words[1..]).arg("true").output();
     let output = output.map_err(|error| format!("{}: {error}", words[0]))?;
     let said = String::from_utf8_lossy(&output.stderr);

@@ -13,7 +13,7 @@ use crate::apps::exchange::App;
 use crate::apps::traffic::{self, Traffic};
 use crate::network::{ethtool, ip, own_network, packets};
 use crate::process::answer;
-use crate::program::{Role, raise_descriptors};
+use crate::program::{DEMOTED_PORTS, Role, raise_descriptors};
 
 pub const REQUEST_BYTES: usize = 64;
 /// Longest time for a connection to be established, and for a load to go without an answer.
@@ -29,6 +29,8 @@ pub struct Load {
     pub connections: usize,
     /// Requests in flight on each connection; ignored for streams.
     pub depth: usize,
+    /// The program has its connections demoted.
+    pub is_demoted: bool,
     pub warm_up: Duration,
     pub measured: Duration,
 }
@@ -36,7 +38,7 @@ pub struct Load {
 impl Load {
     /// The command line for the client, with the interface whose packets it must count.
     pub fn to_line(self, address: &str, interface: &str) -> String {
-        let port = self.role.port();
+        let port = self.role.port() + if self.is_demoted { DEMOTED_PORTS } else { 0 };
         let (warm_up, measured) = (self.warm_up.as_micros(), self.measured.as_micros());
         format!(
             "load {interface} {address}:{port} {} {} {warm_up} {measured}",
@@ -49,8 +51,10 @@ impl Load {
         let address: SocketAddr = address.parse().ok()?;
         let numbers: Option<Vec<u64>> = numbers.iter().map(|word| word.parse().ok()).collect();
         let [connections, depth, warm_up, measured] = numbers?[..] else { return None };
+        let (role, is_demoted) = Role::of_port(address.port())?;
         let load = Load {
-            role: Role::of_port(address.port())?,
+            role,
+            is_demoted,
             connections: connections as usize,
             depth: depth as usize,
             warm_up: Duration::from_micros(warm_up),

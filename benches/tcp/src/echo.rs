@@ -26,8 +26,14 @@ pub fn echo(output: &Output) -> Result<Value, String> {
         for (shape, (connections, depth)) in SHAPES.into_iter().enumerate() {
             for (at, server) in servers.iter().enumerate() {
                 let measured = output.chunk_seconds;
-                let load =
-                    Load { role: Role::Echo, connections, depth, warm_up: WARM_UP, measured };
+                let load = Load {
+                    role: Role::Echo,
+                    connections,
+                    depth,
+                    is_demoted: false,
+                    warm_up: WARM_UP,
+                    measured,
+                };
                 let chunk = network.measure(server, &load)?;
                 say!(
                     "echo {connections}x{depth} {round}/{} {}: {}, {:.2} packets",

@@ -27,6 +27,7 @@ pub fn idle(output: &Output, idle: u32) -> Result<Value, String> {
         role: Role::Echo,
         connections: ACTIVE,
         depth: 1,
+        is_demoted: false,
         warm_up: WARM_UP,
         measured: output.chunk_seconds,
     };

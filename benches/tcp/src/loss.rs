@@ -69,6 +69,7 @@ pub fn loss(output: &Output, seeds: u32) -> Result<Value, String> {
                     role,
                     connections,
                     depth,
+                    is_demoted: false,
                     warm_up: WARM_UP,
                     measured: output.chunk_seconds,
                 };

@@ -12,6 +12,7 @@ mod agent;
 mod apps;
 mod client;
 mod cpu;
+mod demoted;
 mod echo;
 mod idle;
 mod loss;
@@ -113,6 +114,20 @@ Values have 64 bytes; nginx sends a file of 1 KiB.
   left_out                   servers that are not installed"
     )]
     Apps(Output),
+    /// A connection that is served as a stream of the kernel's, beside the same program's others.
+    #[command(
+        after_help = "One connection at a time: 64-byte requests one after the other, and a stream in each direction. The program runs over an agent by
+`wave tcp run`.
+
+  loopback  Linux's sockets within one network namespace
+  linux     Linux's sockets on the veth pair
+  agent     a connection of the program's own
+  demoted   a connection that has become a stream of the kernel's, which the agent feeds
+
+  added_round_trip_us        how much longer a round trip is than that of a connection of the program's own
+  throughput_ratio_vs_agent  demoted divided by agent: in (to the program) and out"
+    )]
+    Demoted(Output),
     /// Run the bench's client.
     #[command(hide = true)]
     Client { cpu: usize },
@@ -174,6 +189,7 @@ fn main() -> ExitCode {
         Which::Idle(IdleArgs { output, idle }) => (idle::idle(&output, idle), output),
         Which::Loss(LossArgs { output, seeds }) => (loss::loss(&output, seeds), output),
         Which::Apps(output) => (apps::apps(&output), output),
+        Which::Demoted(output) => (demoted::demoted(&output), output),
         Which::Client { cpu } => return ended(client::serve(cpu)),
         Which::Program(args) => return ended(program::run(&args)),
         Which::Agent(args) => return ended(agent::run(&args, ALLOCATOR)),

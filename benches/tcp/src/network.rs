@@ -20,6 +20,7 @@ const TAP: &str = "wavebench2";
 const LINUX: &str = "10.90.0.1";
 const CLIENT: &str = "10.90.0.2";
 const AGENT: &str = "10.90.0.3";
+const LOOPBACK: &str = "127.0.0.1";
 /// Addresses on the TAP device, in the client's namespace.
 const TAP_CLIENT: &str = "10.91.0.2";
 const TAP_AGENT: &str = "10.91.0.3";
@@ -177,6 +178,14 @@ impl Network {
         self.start(place.address, wire, socket, place.interface)
     }
 
+    /// Starts a program over Linux's sockets, on the loopback of the client's namespace.
+    pub fn serve_on_loopback(&self) -> Result<Server, String> {
+        let (cpu, client) = (self.cpus[0].to_string(), self.client.pid().to_string());
+        let words = ["program", "--cpu", &cpu, "--linux", LOOPBACK, "--network-of", &client];
+        let place = Place { address: LOOPBACK, interface: "lo", wire: None };
+        Ok(Server::new(Process::start(&words)?, None, &place))
+    }
+
     /// Starts a program at `address`, over Linux's sockets or over an agent with these arguments.
     pub fn start(
         &self,
@@ -265,6 +274,10 @@ impl Network {
 }
 
 impl Server {
+    pub fn new(program: Process, agent: Option<Process>, place: &Place) -> Server {
+        Server { program, agent, address: place.address, interface: place.interface }
+    }
+
     pub fn address(&self) -> &'static str {
         self.address
     }

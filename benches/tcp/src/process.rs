@@ -14,10 +14,22 @@ pub struct Process {
 impl Process {
     /// Starts a process, and waits until it prints `ready`.
     pub fn start(words: &[&str]) -> Result<Process, String> {
+        Process::start_under(&[], words)
+    }
+
+    /// As [`Process::start`], by a command that runs the command behind it.
+    pub fn start_under(over: &[&str], words: &[&str]) -> Result<Process, String> {
         let name = words[0].to_owned();
         let failed = |error: std::io::Error| format!("the bench's {name}: {error}");
         let own = std::env::current_exe().map_err(failed)?;
-        let mut command = Command::new(own);
+        let mut command = match over {
+            [] => Command::new(own),
+            [first, rest @ ..] => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(own);
+                command
+            }
+        };
         command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(failed)?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::network::enter_network_of;
 use crate::process::answer;
 
 const BUFFER_BYTES: usize = 256 << 10;
@@ -17,6 +18,8 @@ const BUFFER_BYTES: usize = 256 << 10;
 pub const PIECE_BYTES: usize = 64 << 10;
 /// Most reads or writes of a stream before the next connection's turn.
 const TURNS: usize = 16;
+/// Connections at ports from this one on are demoted: each port is this much above its role's.
+pub const DEMOTED_PORTS: u16 = 1000;
 /// Connections that may wait to be accepted.
 const BACKLOG: u16 = 1024;
 
@@ -29,6 +32,12 @@ pub struct ProgramArgs {
     /// Serve over the agent with this socket.
     #[arg(long)]
     toe: Option<PathBuf>,
+    /// Also serve at ports whose connections it has demoted.
+    #[arg(long, requires = "linux")]
+    demotes: bool,
+    /// Number of the process whose network namespace to enter.
+    #[arg(long)]
+    network_of: Option<u32>,
     #[arg(long)]
     cpu: usize,
 }
@@ -74,8 +83,11 @@ impl Role {
         }
     }
 
-    pub fn of_port(port: u16) -> Option<Role> {
-        Role::ALL.into_iter().find(|role| role.port() == port)
+    /// The role, and whether its connections are demoted.
+    pub fn of_port(port: u16) -> Option<(Role, bool)> {
+        let is_demoted = port >= DEMOTED_PORTS;
+        let its = port - if is_demoted { DEMOTED_PORTS } else { 0 };
+        Role::ALL.into_iter().find(|role| role.port() == its).map(|role| (role, is_demoted))
     }
 }
 
@@ -98,11 +110,14 @@ pub trait Sockets {
 
 /// Serves until this process is killed, or the process that started it ends.
 pub fn run(args: &ProgramArgs) -> Result<(), String> {
+    if let Some(pid) = args.network_of {
+        enter_network_of(pid)?;
+    }
     raise_descriptors();
     wave_agent::pin(args.cpu).map_err(|error| error.to_string())?;
     let failed = |error: io::Error| format!("the bench's program: {error}");
     if let Some(address) = args.linux {
-        let sockets = linux::Linux::listen(address, BACKLOG).map_err(failed)?;
+        let sockets = linux::Linux::listen(address, BACKLOG, args.demotes).map_err(failed)?;
         answer("ready")?;
         return serve(sockets).map_err(failed);
     }

@@ -34,7 +34,14 @@ pub fn stream(output: &Output) -> Result<Value, String> {
         for (stream, (name, role)) in STREAMS.into_iter().enumerate() {
             for (at, server) in servers.iter().enumerate() {
                 let measured = output.chunk_seconds;
-                let load = Load { role, connections: 1, depth: 1, warm_up: WARM_UP, measured };
+                let load = Load {
+                    role,
+                    connections: 1,
+                    depth: 1,
+                    is_demoted: false,
+                    warm_up: WARM_UP,
+                    measured,
+                };
                 let chunk = network.measure(server, &load)?;
                 let gb_s = chunk.count * 8e-9 / chunk.seconds;
                 let ns = chunk.spent.total / chunk.count;

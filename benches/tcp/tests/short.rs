@@ -106,13 +106,22 @@ fn build_library() {
     assert!(cargo.status().unwrap().success(), "the library does not build");
 }
 
-#[test]
-fn unmodified_servers_answer_over_all_stacks() {
+/// Builds the library for `wave tcp run`. False, after reporting a skip, where `wave` is not built.
+fn can_preload() -> bool {
     let wave = Path::new(env!("CARGO_BIN_EXE_wave-bench-tcp")).with_file_name("wave");
     if !wave.exists() {
-        return wave_skip::skip("wave is not built: cargo build --package wave");
+        wave_skip::skip("wave is not built: cargo build --package wave");
+        return false;
     }
     build_library();
+    true
+}
+
+#[test]
+fn unmodified_servers_answer_over_all_stacks() {
+    if !can_preload() {
+        return;
+    }
     let Some(value) = run("apps --chunks 1 --chunk-seconds 0.1") else { return };
     for app in ["echo", "redis", "redis_pipelined", "memcached", "nginx"] {
         if let Some(why) = value["left_out"][app].as_str() {
@@ -137,4 +146,19 @@ fn unmodified_servers_answer_over_all_stacks() {
         }
     }
     assert!(value["left_out"]["echo"].is_null(), "{value}");
+}
+
+#[test]
+fn demoted_connections_are_measured_beside_the_programs_own() {
+    if !can_preload() {
+        return;
+    }
+    let Some(value) = run("demoted --chunks 1 --chunk-seconds 0.1") else { return };
+    assert!(value["added_round_trip_us"]["p50"].is_number(), "{value}");
+    assert_positive(&value["throughput_ratio_vs_agent"], &["in.p50", "out.p50"]);
+    for row in ["loopback", "linux", "agent", "demoted"] {
+        for figure in ["round_trip_us", "in_gb_per_second", "out_gb_per_second"] {
+            assert_positive(&value[figure], &[&format!("{row}.p50")]);
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Linux's sockets with level-triggered epoll, through the C library, so that the program also runs under `wave tcp run`.
 
+use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -10,8 +11,9 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, listen, setsockopt, socket,
     sockopt::ReuseAddr,
 };
+use nix::unistd::dup2_stdin;
 
-use super::{PIECE_BYTES, Role, Sockets};
+use super::{DEMOTED_PORTS, PIECE_BYTES, Role, Sockets};
 
 /// Event data from this number on names listeners.
 const LISTENERS: u64 = 1 << 32;
@@ -19,7 +21,7 @@ const EVENTS: usize = 256;
 
 pub struct Linux {
     epoll: Epoll,
-    listeners: Vec<(Role, TcpListener)>,
+    listeners: Vec<(u16, TcpListener)>,
     open: Vec<Option<(Role, TcpStream)>>,
     free: Vec<usize>,
     events: [EpollEvent; EVENTS],
@@ -27,20 +29,22 @@ pub struct Linux {
 }
 
 impl Linux {
-    pub fn listen(address: Ipv4Addr, backlog: u16) -> io::Result<Linux> {
+    pub fn listen(address: Ipv4Addr, backlog: u16, demotes: bool) -> io::Result<Linux> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let mut listeners = Vec::new();
-        for role in Role::ALL {
+        let more = if demotes { &[0, DEMOTED_PORTS][..] } else { &[0] };
+        let ports = more.iter().flat_map(|more| Role::ALL.map(|role| role.port() + more));
+        for port in ports {
             let fd = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
             setsockopt(&fd, ReuseAddr, &true)?;
-            let place = SockaddrIn::from(SocketAddrV4::new(address, role.port()));
+            let place = SockaddrIn::from(SocketAddrV4::new(address, port));
             bind(fd.as_raw_fd(), &place)?;
             listen(&fd, Backlog::new(backlog)?)?;
             let listener = TcpListener::from(fd);
             listener.set_nonblocking(true)?;
             let number = LISTENERS + listeners.len() as u64;
             epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, number))?;
-            listeners.push((role, listener));
+            listeners.push((port, listener));
         }
         let events = [EpollEvent::empty(); EVENTS];
         let piece = vec![0x5a; PIECE_BYTES];
@@ -48,7 +52,8 @@ impl Linux {
     }
 
     fn accept(&mut self, listener: usize) -> io::Result<()> {
-        let (role, listener) = &self.listeners[listener];
+        let (port, listener) = &self.listeners[listener];
+        let (role, is_demoted) = Role::of_port(*port).ok_or(ErrorKind::InvalidInput)?;
         loop {
             let stream = match listener.accept() {
                 Ok((stream, _)) => stream,
@@ -57,10 +62,15 @@ impl Linux {
             };
             stream.set_nonblocking(true)?;
             stream.set_nodelay(true)?;
+            if is_demoted {
+                // A connection that becomes a standard stream is demoted.
+                dup2_stdin(&stream)?;
+                dup2_stdin(File::open("/dev/null")?)?;
+            }
             let at = self.free.pop().unwrap_or(self.open.len());
             self.epoll.add(&stream, event(at, matches!(role, Role::Source(_))))?;
             self.open.resize_with(self.open.len().max(at + 1), || None);
-            self.open[at] = Some((*role, stream));
+            self.open[at] = Some((role, stream));
         }
     }
 

@@ -1,0 +1,96 @@
+//! A connection that is served as a stream of the kernel's (docs/adr/0104), beside the same program's other connections.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use wave_links::say;
+
+use crate::Output;
+use crate::apps::{can_run, wave};
+use crate::client::{Load, REQUEST_BYTES};
+use crate::network::{Network, Server, Stack};
+use crate::process::Process;
+use crate::program::{Pieces, Role};
+use crate::sample::Sample;
+
+/// Time for connections to be demoted, and for windows to open.
+const WARM_UP: Duration = Duration::from_millis(200);
+const ROWS: [&str; 4] = ["loopback", "linux", "agent", "demoted"];
+const AGENT: usize = 2;
+const DEMOTED: usize = 3;
+const ROLES: [Role; 3] = [Role::Echo, Role::Sink(Pieces::Large), Role::Source(Pieces::Large)];
+
+pub fn demoted(output: &Output) -> Result<Value, String> {
+    let wave = wave()?;
+    let mut network = Network::new()?.with_cable()?;
+    let gro = network.with_gro()?;
+    let loopback = network.serve_on_loopback()?;
+    let linux = network.serve(Stack::Linux)?;
+    let ours = preloaded(&network, &wave)?;
+    let mut chunks: [[Vec<f64>; ROWS.len()]; ROLES.len()] = Default::default();
+    for round in 0..=output.chunks {
+        for (of_role, role) in chunks.iter_mut().zip(ROLES) {
+            for (at, name) in ROWS.into_iter().enumerate() {
+                let server = [&loopback, &linux, &ours, &ours][at];
+                let load = Load {
+                    role,
+                    connections: 1,
+                    depth: 1,
+                    is_demoted: at == DEMOTED,
+                    warm_up: WARM_UP,
+                    measured: output.chunk_seconds,
+                };
+                let chunk = network.measure(server, &load)?;
+                let rate = chunk.count / chunk.seconds;
+                let told = match role {
+                    Role::Echo => format!("{:.1} us a round trip", 1e6 / rate),
+                    _ => format!("{:.2} Gb/s", rate * 8e-9),
+                };
+                say!("demoted {} {round}/{} {name}: {told}", role.port(), output.chunks);
+                // The first round warms up.
+                if round > 0 {
+                    of_role[at].push(rate);
+                }
+            }
+        }
+    }
+    let [echo, inward, outward] = chunks.map(|rows| rows.map(Sample));
+    let trips = echo.map(|rates| Sample(rates.0.iter().map(|rate| 1e6 / rate).collect()));
+    let added = trips[DEMOTED].0.iter().zip(&trips[AGENT].0).map(|(ours, fast)| ours - fast);
+    let named = |of: &dyn Fn(usize) -> Value| -> Value {
+        ROWS.iter().enumerate().map(|(at, name)| ((*name).to_owned(), of(at))).collect()
+    };
+    let gb = |of: &Sample| Sample(of.0.iter().map(|rate| rate * 8e-9).collect()).json();
+    Ok(json!({
+        "bench": "tcp demoted",
+        "chunks": output.chunks,
+        "chunk_seconds": output.chunk_seconds.as_secs_f64(),
+        "request_bytes": REQUEST_BYTES,
+        "gro": gro,
+        "added_round_trip_us": Sample(added.collect()).json(),
+        "throughput_ratio_vs_agent": {
+            "in": inward[DEMOTED].over(&inward[AGENT]).json(),
+            "out": outward[DEMOTED].over(&outward[AGENT]).json(),
+        },
+        "round_trip_us": named(&|at| trips[at].json()),
+        "in_gb_per_second": named(&|at| gb(&inward[at])),
+        "out_gb_per_second": named(&|at| gb(&outward[at])),
+    }))
+}
+
+/// Starts the program for Linux's sockets over an agent. Some of its ports are for connections that it has demoted.
+fn preloaded(network: &Network, wave: &Path) -> Result<Server, String> {
+    let socket = network.socket("preloaded");
+    let socket = socket.to_str().ok_or("the path of the folder for sockets is not UTF-8")?;
+    let place = network.place(Stack::Veth);
+    let wire: Vec<&str> = place.wire.iter().flatten().map(String::as_str).collect();
+    let agent = network.agent(place.address, socket, &wire)?;
+    let wave = wave.to_str().ok_or("the path of wave is not UTF-8")?;
+    let over = [wave, "tcp", "run", "--socket", socket, "--"];
+    can_run(&over.map(str::to_owned))?;
+    let cpu = network.cpus[0].to_string();
+    let words = ["program", "--cpu", &cpu, "--linux", place.address, "--demotes"];
+    let program = Process::start_under(&over, &words)?;
+    Ok(Server::new(program, Some(agent), &place))
+}
