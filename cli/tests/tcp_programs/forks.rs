@@ -94,7 +94,8 @@ fn nginx_serves_in_forked_workers_through_reloads_and_the_death_of_its_agent() {
             stops.store(true, Ordering::Relaxed);
             clients.into_iter().for_each(|client| client.join().unwrap());
         });
-        println!("{reloads} reloads, {} requests", requests.into_inner());
+        println!("{reloads} reloads, {} requests", requests.load(Ordering::Relaxed));
+        up.assert_none_demoted(requests.load(Ordering::Relaxed));
         let id = running.0.0.id();
         within_patience("the end of old workers", || {
             let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
@@ -517,6 +518,7 @@ fn postgresql_serves_each_connection_in_a_child_of_its_postmaster() {
         assert_eq!(psql(sums).stdout, b"t|2200\n");
         let complaints = fs::read_to_string(up.path("log")).unwrap();
         assert!(!complaints.contains("libwave_toe"), "{complaints}");
+        up.assert_none_demoted(200);
     });
 }
 

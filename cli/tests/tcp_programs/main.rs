@@ -161,6 +161,7 @@ fn redis_answers_over_an_agent_as_over_linux() {
         });
         assert!(saved.contains("rdb_last_bgsave_status:ok"), "{saved}");
         assert!(fs::metadata(up.path("6379.rdb")).unwrap().len() > 1_000);
+        up.assert_none_demoted(4);
 
         let saved = transcript(AGENT, 6379, "DBSIZE\n").stdout;
         // After a kill its connections end, and its port is free.

@@ -188,6 +188,13 @@ impl Up {
         });
     }
 
+    /// Checks that the library has served all connections so far, of which there were at least `count`: none became a stream of the
+    /// kernel's.
+    pub fn assert_none_demoted(&self, count: u64) {
+        self.awaits("PassiveOpens", count);
+        assert_eq!(self.report()["counters"]["demoted"], 0);
+    }
+
     /// What `wave tcp ss` prints.
     pub fn table(&self) -> String {
         let mut ss = wave();
