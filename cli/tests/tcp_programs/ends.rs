@@ -107,6 +107,37 @@ fn shutdown_of_one_process_holds_for_all_that_have_the_connection() {
     });
 }
 
+/// The parent and its child use it in turn.
+#[test]
+fn connection_with_so_linger_is_shared_and_ends_as_the_option_says() {
+    in_a_network(|| {
+        let up = Up::new();
+        // A reset may overtake what was sent.
+        for (seconds, kind, sent) in [(5, "None", "more"), (0, "Some(ConnectionReset)", "")] {
+            let case = format!(
+                "import struct\n\
+                 option = struct.pack('ii', 1, {seconds})\n\
+                 c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, option)\n\
+                 here, there = os.pipe()\n\
+                 if (child := os.fork()) == 0:\n    \
+                     c.recv(1)\n    \
+                     c.sendall(b'{sent}')\n    \
+                     os.write(there, b'x')\n    \
+                     os._exit(0)\n\
+                 os.read(here, 1)\n\
+                 os.waitpid(child, 0)\n\
+                 c.recv(1)\n\
+                 c.sendall(b'{sent}')\n\
+                 print(c.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8) == option)\n\
+                 c.close()\n"
+            );
+            let Some((_, error, said)) = compare(&up, &case, 2) else { return };
+            assert!(error == kind && said == "True\n", "{case}: {error}, {said}");
+        }
+        up.awaits("demoted", 2);
+    });
+}
+
 #[test]
 fn connection_whose_sender_is_shut_down_is_passed_on() {
     in_a_network(|| {

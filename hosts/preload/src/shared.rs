@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::net::sockopt::set_socket_linger;
 use wave_links::socket::SocketError;
 use wave_posix::{Identity, Phase};
 
@@ -125,7 +126,11 @@ impl World {
                     })
                     .collect();
                 let Some(sent) = sent else { continue };
-                if self.send_placeholders(incarnation, &sent).is_none() {
+                // With SO_LINGER, the agent would not take it: its close(2) of the last descriptor could wait.
+                self.set_lingers(&sent, false);
+                let is_known = self.send_placeholders(incarnation, &sent).is_some();
+                self.set_lingers(&sent, true);
+                if !is_known {
                     continue;
                 }
                 let door = self.context(incarnation).door().unwrap_or(0);
@@ -137,6 +142,16 @@ impl World {
         }
         // This call may have begun without shared connections. Nobody else knows of these yet.
         self.enter_shared();
+    }
+
+    /// Sets SO_LINGER of placeholders as their program has it, or turns it off.
+    fn set_lingers(&mut self, placeholders: &[(usize, c_int, u32, Identity)], is_on: bool) {
+        for (at, fd, ..) in placeholders {
+            let linger = self.description(*at).wait_bounds.linger;
+            if linger.is_some() {
+                let _ = set_socket_linger(sys::fd(*fd), linger.filter(|_| is_on));
+            }
+        }
     }
 
     /// Sends the agent placeholders with the names of their connections, and waits for its answer.
