@@ -2,7 +2,6 @@
 //! and never wait for ever; others are left out.
 
 mod carry;
-mod left_out;
 
 use std::fmt::{self, Display, Formatter};
 
@@ -348,7 +347,7 @@ impl Model {
                 let is_bare = kind == 1 || !has_preload;
                 let incoming = self.actor(actor).incoming;
                 let is_foreign = matches!(incoming, Some(Object::Connection(at)) if !self.connections[at].is_stream);
-                if is_bare && (is_foreign || self.holds_listener(actor)) || self.holds_shut(actor) {
+                if is_bare && (is_foreign || self.holds_listener(actor)) {
                     return;
                 }
                 self.passes_resets(actor);
@@ -458,11 +457,10 @@ impl Model {
             (3..=5, _, Object::Connection(connection)) => {
                 let to = more % ACTORS;
                 let is_stream = self.connections[connection].is_stream;
-                let is_left_out = self.is_shut_and_passed_on(connection);
                 let Some(receiver) = &mut self.actors[to] else { return };
                 let has_room = receiver.variables[..LISTENER].contains(&None);
                 let can_use = is_stream || !receiver.is_bare;
-                if receiver.incoming.is_none() && has_room && can_use && !is_left_out {
+                if receiver.incoming.is_none() && has_room && can_use {
                     receiver.incoming = Some(object);
                     self.passes_reset(connection);
                     self.step(actor, "pass", [word, to as i64, 0, 0, 0]);

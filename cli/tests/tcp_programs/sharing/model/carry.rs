@@ -90,9 +90,6 @@ impl Model {
             false => (self.received(connection), self.readable(connection, size)),
         };
         let Some(mut count) = count.filter(|_| !it.is_nonblocking) else { return };
-        if matches!(what, 2 | 3) && self.holds_shut(actor) {
-            return;
-        }
         if what == 0 && !writes {
             // stdio reads ahead.
             count = it.unread();
@@ -143,12 +140,11 @@ impl Model {
 
     fn control(&mut self, actor: usize, at: usize, connection: usize, kind: usize) {
         let it = self.connections[connection];
-        let is_left_out = self.is_shut_for_others(connection);
         // Whether there is still something to shut down then depends on when the peer's end arrives.
         let has_ended = it.is_write_shut && it.has_peer_ended;
         let at = at as i64;
         match kind % 8 {
-            0 if !it.is_write_shut && !it.has_writer && !is_left_out => {
+            0 if !it.is_write_shut && !it.has_writer => {
                 self.connections[connection].is_write_shut = true;
                 self.step(actor, "shut", [at, 1, 0, 0, 0]);
             }
@@ -156,8 +152,7 @@ impl Model {
                 && !it.has_reader
                 && it.unread() == 0
                 && kind.is_multiple_of(3)
-                && !has_ended
-                && !is_left_out =>
+                && !has_ended =>
             {
                 self.connections[connection].is_read_shut = true;
                 self.step(actor, "shut", [at, 0, 0, 0, 0]);
@@ -327,8 +322,7 @@ impl Model {
             if !it.is_peer_closed {
                 // Bytes that were on their way at the close: whether the peer sees the reset that they cause, or the end before, depends
                 // on their time.
-                let is_open = it.is_torn || it.ends_unreported();
-                let op = if is_open { "discard" } else { "drain" };
+                let op = if it.is_torn { "discard" } else { "drain" };
                 self.step(PEER, op, [at as i64, it.stream + 1, it.got as i64, 1, 0]);
                 self.step(PEER, "close", [at as i64, 0, 0, 0, 0]);
             }
