@@ -2,7 +2,7 @@
 //! over Linux.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr};
 use std::process::{Command, Stdio};
 
 use crate::network::{AGENT, LINUX, Running, Up, command, connect, in_a_network, python};
@@ -21,7 +21,7 @@ fn outcome(mut program: Command, ip: [u8; 4], bytes: usize) -> (usize, String, S
     let error = stream.read_to_end(&mut got).err();
     if error.is_none() {
         // The program may have gone.
-        let _ = stream.write_all(b"hello");
+        let _ = stream.write_all(b"hello").and_then(|()| stream.shutdown(Shutdown::Write));
     }
     let mut said = String::new();
     program.0.stdout.take().unwrap().read_to_string(&mut said).unwrap();
@@ -151,6 +151,9 @@ fn connection_whose_sender_is_shut_down_is_passed_on() {
             ),
             format!(
                 "{read}os.execvp('sh', ['sh', '-c', f'head -c 5 <&{fd}; echo x >&{fd}; echo $?'])\n"
+            ),
+            format!(
+                "{read}import select\np = select.poll()\np.register(c, select.POLLRDHUP)\np.poll()\nos.system(f'head -c 5 <&{fd}')\ntry: c.send(b'x')\nexcept BrokenPipeError: print('refused')\n"
             ),
             format!("{read}os.dup2(c.fileno(), 0)\nprint(os.read(0, 5))\n"),
         ];
