@@ -152,8 +152,11 @@ fn connection_whose_sender_is_shut_down_is_passed_on() {
             format!(
                 "{read}os.execvp('sh', ['sh', '-c', f'head -c 5 <&{fd}; echo x >&{fd}; echo $?'])\n"
             ),
+            // Both streams have ended. A shell passes the connection on.
             format!(
-                "{read}import select\np = select.poll()\np.register(c, select.POLLRDHUP)\np.poll()\nos.system(f'head -c 5 <&{fd}')\ntry: c.send(b'x')\nexcept BrokenPipeError: print('refused')\n"
+                "{read}import select\np = select.poll()\np.register(c, select.POLLRDHUP)\np.poll()\n\
+                 os.system(\"%s -c 'import os; print(os.read(%d, 5))'\" % (sys.executable, c.fileno()))\n\
+                 try: c.send(b'x')\nexcept BrokenPipeError: print('refused')\n"
             ),
             format!("{read}os.dup2(c.fileno(), 0)\nprint(os.read(0, 5))\n"),
         ];

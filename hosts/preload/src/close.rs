@@ -11,15 +11,18 @@ use rustix::net::sockopt::{socket_acceptconn, socket_type};
 use crate::deferred_close::ClosedSocket;
 use crate::description::{Description, State, Tcp};
 use crate::names::family_of;
+use crate::passing::names_of;
 use crate::sockets::{Sockets, Verdict};
 use crate::sys;
 use crate::wait::{Entries, Woken};
 
-/// Whether a descriptor is a kernel TCP socket that is neither connected nor listening.
+/// Whether a descriptor is a kernel TCP socket that is neither connected nor listening, and was not the stream of a connection: one
+/// both of whose streams have ended looks like a new socket.
 pub fn may_become_ours(fd: c_int) -> bool {
     family_of(fd).is_some()
         && getpeername(sys::fd(fd)) == Err(Errno::NOTCONN)
         && socket_acceptconn(sys::fd(fd)) == Ok(false)
+        && names_of(fd).is_none()
 }
 
 /// Identifies a socket across its descriptors: each socket has its own inode.

@@ -324,8 +324,10 @@ impl World {
             return None;
         }
         if self.description(at).secret.is_some() {
-            // Only the owner of a connection can lend it.
-            self.take_over(at);
+            // Only the owner of a connection can lend it. A stream of the kernel's needs no ticket.
+            if !self.take_over(at) {
+                return None;
+            }
         }
         self.push_held();
         let family_secret = self.family_secret;
