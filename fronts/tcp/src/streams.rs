@@ -331,17 +331,22 @@ impl Streams {
         waits.then_some(was)
     }
 
-    /// The shared connections of a process that has gone, of which another process may have a descriptor.
-    pub(crate) fn left_by(&self, process: u16) -> Vec<(u64, FlowId)> {
+    /// The shared connections of a process that has gone, of which another process may have a descriptor. Forgets the others: a later
+    /// process with its number would be taken for their owner, and told of their end.
+    pub(crate) fn left_by(&mut self, process: u16) -> Vec<(u64, FlowId)> {
         let is_its = |shared: &Shared| {
             shared.owner.process == process && !matches!(shared.state, State::Held(_))
         };
-        if !self.shared.values().any(is_its) {
-            return Vec::new();
+        let its = self.shared.iter().filter(|(_, shared)| is_its(shared));
+        let its: Vec<(u64, FlowId)> = its.map(|(id, shared)| (*id, shared.flow)).collect();
+        if its.is_empty() {
+            return its;
         }
         let copies = self.copies.left(self.shared.len());
-        let its = self.shared.iter().filter(|(id, shared)| is_its(shared) && copies.contains(id));
-        its.map(|(id, shared)| (*id, shared.flow)).collect()
+        let (left, over): (Vec<_>, Vec<_>) =
+            its.into_iter().partition(|(id, _)| copies.contains(id));
+        over.into_iter().for_each(|(id, _)| self.forget(id));
+        left
     }
 
     /// Holds a connection from now on.

@@ -319,3 +319,24 @@ fn connections_of_an_earlier_process_with_the_same_number_leave_no_later_one_wit
     drop(placeholders);
     assert_eq!(streams.held_as(OWNER.process, 1), Some(later));
 }
+
+/// The later process waited for ever for a stop that it was told of and nobody had asked for. Random programs with kills found this: seed 280.
+#[test]
+fn later_process_with_the_same_number_hears_nothing_of_a_connection_that_was_being_stopped() {
+    let mut streams = Streams::new().unwrap();
+    let [kept, closed] = [1, 2].map(|number| share(&mut streams, number));
+    let calls = [1, 2].map(|number| ask(&streams, number));
+    for turn in 0.. {
+        let (_, is_ready) = streams.ready();
+        streams.serve_door(NOW, turn, is_ready, |_| Owner::Inside, |_| false);
+        if streams.stopping.len() == 2 {
+            break;
+        }
+    }
+    drop(closed);
+    let left: Vec<FlowId> = streams.left_by(OWNER.process).into_iter().map(|one| one.1).collect();
+    assert_eq!(left, [flow(1)]);
+    assert_eq!(streams.stopping, [streams.by_name[&flow(1).to_word()]]);
+    assert_eq!(answer(&mut streams, &calls[1]), Some(Answer::Never));
+    drop(kept);
+}
