@@ -86,6 +86,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if let Some(at) = self.lingering.iter().position(|one| *one == process) {
             self.lingering.swap_remove(at);
             self.gone.push_back(Gone { process, next: 0, reads: LastReads::default() });
+        } else if let Some(gone) = self.gone.iter_mut().find(|gone| gone.process == process) {
+            // Its connections are being closed, perhaps from a later one on.
+            gone.next = 0;
         }
     }
 }

@@ -12,6 +12,8 @@ use wave_tcp::flextoe::{FlexToe, Settings};
 use wave_tcp::stages::recover::{Recovery, Sack};
 use wave_wires::{CsumPlace, Frame, Memory, Offload, RawPart, Wire};
 
+/// Most connections of a stack.
+const FLOWS: u32 = 64;
 pub const CONTEXT: ContextId = ContextId { process: 3, context: 1 };
 pub const RING: u32 = 1 << 14;
 
@@ -59,11 +61,11 @@ impl<R: Recovery> Machine<R> {
 
     pub fn with_rings(last: u8, wire: Memory, ring: u32) -> Machine<R> {
         Machine {
-            stack: Machine::<R>::new_stack(last, &wire, 0),
+            stack: Machine::<R>::new_stack(last, &wire, 0, FLOWS),
             wire,
             last,
             stacks: 1,
-            memory: vec![0; 64 * 2 * ring as usize],
+            memory: vec![0; FLOWS as usize * 2 * ring as usize],
             ring,
             sockets: HashMap::new(),
             accepted: VecDeque::new(),
@@ -81,6 +83,7 @@ impl<R: Recovery> Machine<R> {
         last: u8,
         wire: &Memory,
         number: u64,
+        flows: u32,
     ) -> Stack<Frame, FlexToe<Frame, Inline<Frame, R>>> {
         let limits = wire.limits();
         let mac = limits.mac;
@@ -96,12 +99,17 @@ impl<R: Recovery> Machine<R> {
             mac,
             mtu: limits.mtu,
         };
-        let bounds = Bounds { flows: 64, handshakes: 16, time_wait: 8, listeners: 4, slots: 8 };
+        let bounds = Bounds { flows, handshakes: 16, time_wait: 8, listeners: 4, slots: 8 };
         let key = |n: u64| (n + 8 * number, u64::from(last));
         let secrets = Secrets { sequence: key(1), timestamp: key(2), port: key(3), table: key(4) };
         let super_bytes = limits.gso_bytes.saturating_sub(80);
         let settings = Settings { mac, super_bytes, flows: bounds.flows, key: key(5) };
         Stack::new(FlexToe::new(settings), address, bounds, secrets)
+    }
+
+    /// Has a table of this size from now on, in which no connection is open.
+    pub fn set_flows(&mut self, flows: u32) {
+        self.stack = Machine::<R>::new_stack(self.last, &self.wire, self.stacks, flows);
     }
 
     /// Works without accepting input until all connections are frozen.
@@ -124,7 +132,7 @@ impl<R: Recovery> Machine<R> {
         self.freeze(now);
         let before = self.shown();
         let text = serde_json::to_vec(&self.stack.state()).unwrap();
-        self.stack = Machine::<R>::new_stack(self.last, &self.wire, self.stacks);
+        self.stack = Machine::<R>::new_stack(self.last, &self.wire, self.stacks, FLOWS);
         self.stacks += 1;
         self.stack.restore(now, serde_json::from_slice(&text).unwrap()).unwrap();
         assert_eq!(self.shown(), before);

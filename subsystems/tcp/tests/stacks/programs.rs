@@ -226,6 +226,25 @@ fn a_connection_of_a_gone_program_ends_even_if_its_peer_acknowledges_now_and_the
     assert_eq!(peer.machine.stack.counters().orphans_reset, 1);
 }
 
+/// It stayed for ever, and its peer waited for the end. Random programs with kills found this: seed 11,139.
+#[test]
+fn a_held_connection_that_nobody_wants_ends_while_the_connections_of_its_process_are_being_closed()
+{
+    let mut peer = Peer::new();
+    peer.machine.set_flows(80);
+    peer.machine.listen(Nanos(0), 80, 4);
+    peer.open(&[]);
+    let flow = peer.machine.sockets[&peer.socket].flow.unwrap();
+    let stack = &mut peer.machine.stack;
+    assert!(stack.hold(flow).is_some());
+    stack.leave(CONTEXT.process);
+    // The first poll looks at some of the connections.
+    stack.poll(peer.now, 0, &mut std::collections::VecDeque::new());
+    stack.let_go(flow);
+    let sent = peer.after(50);
+    assert!(sent.iter().any(|heard| heard.has(Flags::FIN)), "{sent:?}");
+}
+
 /// Otherwise the request would be attributed to the next process with the same number.
 #[test]
 fn a_process_number_is_released_only_after_the_last_request_of_the_process() {
