@@ -376,18 +376,18 @@ fn demoted_connections_are_marked_and_the_agent_says_once_why_a_process_is_slowe
     });
 }
 
-/// A program whose child uses a connection that it cannot take over, since its parent has written after the fork. The line `before` is run
-/// before the fork.
+/// A program whose child uses a connection that it cannot take over, since its parent has written after the fork. The child runs the line
+/// `before` first.
 fn late_child(up: &Up, before: &str) -> Command {
     let script = up.path("late.py");
     let program = format!(
-        "import os, socket, struct\n\
+        "import ctypes, os, socket\n\
          s = socket.create_server(('10.77.0.2', 7000))\n\
          c, _ = s.accept()\n\
-         {before}\n\
          here, there = os.pipe()\n\
          if os.fork() == 0:\n    \
              os.read(here, 1)\n    \
+             {before}\n    \
              try:\n        \
                  c.sendall(b'child')\n        \
                  print(c.recv(10))\n    \
@@ -408,7 +408,7 @@ fn connection_that_a_child_cannot_take_over_and_that_is_demoted_is_no_refusal() 
             return;
         }
         let up = Up::new();
-        let child = late_child(&up, "").spawn().unwrap();
+        let child = late_child(&up, "pass").spawn().unwrap();
         let mut stream = connect(SocketAddr::from((AGENT, 7000)));
         let mut got = [0; 11];
         stream.read_exact(&mut got).unwrap();
@@ -430,9 +430,9 @@ fn connection_that_nothing_helps_is_refused_and_the_report_says_so() {
             return;
         }
         let up = Up::new();
-        // The agent does not watch such a socket.
-        let lingers = "c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 5))";
-        let child = late_child(&up, lingers).spawn().unwrap();
+        // In another network namespace, CLONE_NEWNET, the child does not reach the agent's door.
+        let leaves = "ctypes.CDLL(None).unshare(0x40000000)";
+        let child = late_child(&up, leaves).spawn().unwrap();
         let mut stream = connect(SocketAddr::from((AGENT, 7000)));
         let mut got = [0; 6];
         stream.read_exact(&mut got).unwrap();
