@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use wave_core::clock::Nanos;
+use wave_tcp::context::QUEUE_ENTRIES;
 use wave_wires::Wire;
 
-use super::TcpFront;
+use super::{REQUESTS_PER_TURN, TcpFront};
 use crate::paths::{Paths, STEPS_PER_POLL};
 use crate::refusals::What;
 
@@ -46,8 +47,8 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         self.streams.sweep(|flow| stack.owner(flow).is_none());
     }
 
-    /// Looks whether the processes in doubt are still there. If one is not, takes the requests, with which its end is handled. Returns
-    /// whether there were any.
+    /// Looks whether the processes in doubt are still there. If one is not, takes the requests, with which its end is handled, up to a full
+    /// queue of them. Returns whether there were any.
     pub(super) fn look_for_the_doubted(&mut self, now: Nanos) -> bool {
         self.syn_ports.sort_unstable();
         self.syn_ports.dedup();
@@ -56,14 +57,26 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         }
         self.doubted.sort_unstable();
         self.doubted.dedup();
-        let mut is_one_gone = false;
-        for at in self.doubted.drain(..) {
-            if let Some(Some(seated)) = self.processes.get_mut(usize::from(at)) {
+        for at in &self.doubted {
+            if let Some(Some(seated)) = self.processes.get_mut(usize::from(*at)) {
                 seated.has_hung_up |= !seated.is_gone && seated.process.has_hung_up();
-                is_one_gone |= seated.has_hung_up && !seated.is_gone;
             }
         }
-        is_one_gone && self.take_requests(now)
+        // Requests may bring others into doubt.
+        let count = self.doubted.len();
+        let mut worked = false;
+        for _ in 0..=QUEUE_ENTRIES as usize / REQUESTS_PER_TURN {
+            let is_going = |at: &u16| {
+                let seated = self.processes.get(usize::from(*at)).and_then(Option::as_ref);
+                seated.is_some_and(|seated| seated.has_hung_up && !seated.is_gone)
+            };
+            if !self.doubted[..count].iter().any(is_going) || !self.take_requests(now) {
+                break;
+            }
+            worked = true;
+        }
+        self.doubted.drain(..count);
+        worked
     }
 
     /// Resets the remaining connections, so that no peer waits for an agent that has gone.
