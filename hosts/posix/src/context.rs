@@ -410,18 +410,15 @@ impl<Q: Queues> Context<Q> {
     /// `ENOTCONN` if the connection is not established, or has ended.
     pub fn shutdown(&mut self, name: u32, how: Shutdown) -> io::Result<()> {
         let socket = self.socket(name);
-        if socket.flow().is_none() {
-            return Err(Errno::NOTCONN.into());
-        }
-        if how != Shutdown::Write && !std::mem::replace(&mut socket.receiving.is_shut, true) {
-            let flow = socket.flow().expect("it is open");
-            self.outbox.push_back(Request::EndReading { flow });
-        }
-        let socket = self.socket(name);
+        let Some(flow) = socket.flow() else { return Err(Errno::NOTCONN.into()) };
         if how != Shutdown::Read {
             socket.sending.is_finished = true;
             socket.sending.tail = socket.sending.tail.released();
             self.mark(name);
+        }
+        let is_shut = &mut self.socket(name).receiving.is_shut;
+        if how != Shutdown::Write && !std::mem::replace(is_shut, true) {
+            self.outbox.push_back(Request::EndReading { flow });
         }
         self.flush();
         Ok(())
