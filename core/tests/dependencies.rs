@@ -52,7 +52,7 @@ fn may_use(from: &str, to: &str) -> bool {
     let layer = |place: &str| place.split('/').next().unwrap_or_default().to_owned();
     let (from, to) = (layer(from), layer(to));
     let allowed: &[&str] = match from.as_str() {
-        "core" | "clients" | "confine" => &[],
+        "core" | "clients" | "compare" | "confine" => &[],
         // The clients that send its loads.
         "workloads" => &["clients"],
         "subsystems" | "links" => &["core"],
@@ -65,7 +65,7 @@ fn may_use(from: &str, to: &str) -> bool {
         "lab" => &["core", "links", "subsystems", "agent"],
         // A user's subsystem.
         "docs" => &["core", "agent"],
-        "report" => &["workloads", "lab"],
+        "report" => &["workloads", "compare", "lab"],
         "experiments" => &[
             "confine",
             "core",
@@ -76,6 +76,7 @@ fn may_use(from: &str, to: &str) -> bool {
             "clients",
             "hosts",
             "workloads",
+            "compare",
             "lab",
             "report",
         ],
@@ -90,12 +91,23 @@ fn may_use(from: &str, to: &str) -> bool {
             "fronts",
             "hosts",
             "workloads",
+            "compare",
             "lab",
             "report",
             "experiments",
             "scripts",
         ],
-        "xtask" => &["core", "links", "subsystems", "agent", "hosts", "workloads", "cli", "xtask"],
+        "xtask" => &[
+            "core",
+            "links",
+            "subsystems",
+            "agent",
+            "hosts",
+            "workloads",
+            "compare",
+            "cli",
+            "xtask",
+        ],
         other => panic!("ARCHITECTURE.md does not say what `{other}` may depend on"),
     };
     allowed.contains(&to.as_str())

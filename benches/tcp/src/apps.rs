@@ -10,12 +10,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
+use wave_compare::{Better, Estimate};
 use wave_links::say;
 
 use crate::Output;
 use crate::echo::of_shape;
 use crate::network::{Chunk, Network, Place, Stack};
-use crate::process::Process;
+use crate::process::{Process, own};
 use crate::sample::Sample;
 use exchange::{App, CONNECTIONS};
 use keeper::Kept;
@@ -32,8 +33,14 @@ const RATIOS: [(&str, &str); 4] = [
     ("p99_ratio_vs_linux", "p99_ratio_vs_linux"),
 ];
 
-pub fn apps(output: &Output) -> Result<Value, String> {
-    let wave = wave()?;
+/// Measures all servers; with `against`, also over the build in that folder.
+pub fn apps(output: &Output, against: Option<&Path>) -> Result<Value, String> {
+    let stacks = match against {
+        None => Stack::ALL,
+        Some(_) => [Stack::Linux, Stack::Veth, Stack::Base],
+    };
+    let builds =
+        Builds { this: Build::of(&own()?)?, base: against.map(Build::within).transpose()? };
     let mut network = Network::new()?.with_cable()?;
     let gro = network.with_gro()?;
     let mut apps = Map::new();
@@ -45,7 +52,8 @@ pub fn apps(output: &Output) -> Result<Value, String> {
             left_out.insert(app.name().to_owned(), why.into());
             continue;
         }
-        apps.insert(app.name().to_owned(), measure(&mut network, &wave, app, output)?);
+        let figures = measure(&mut network, &builds, stacks, app, output)?;
+        apps.insert(app.name().to_owned(), figures);
     }
     let mut result = json!({
         "bench": "tcp apps",
@@ -59,21 +67,57 @@ pub fn apps(output: &Output) -> Result<Value, String> {
         let of = |(name, app): (&String, &Value)| (name.clone(), app["veth"][key]["p50"].clone());
         result[ratio] = Value::Object(apps.iter().map(of).collect());
     }
+    if against.is_some() {
+        let of = |(name, app): (&String, &Value)| (name.clone(), app["against"].clone());
+        result["against"] = Value::Object(apps.iter().map(of).collect());
+    }
     result["left_out"] = Value::Object(left_out);
     result["apps"] = Value::Object(apps);
     Ok(result)
 }
 
-/// The path of `wave`, in this program's folder.
-pub fn wave() -> Result<PathBuf, String> {
-    let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    let wave = own.with_file_name("wave");
-    let profile = if cfg!(debug_assertions) { "" } else { "--release " };
-    let how = format!("cargo build {profile}--package wave --package wave-preload");
-    if wave.is_file() {
-        Ok(wave)
-    } else {
-        Err(format!("{} does not exist: build it with `{how}`", wave.display()))
+/// The programs of a build, which lie in one folder.
+pub struct Build {
+    pub bench: PathBuf,
+    wave: PathBuf,
+}
+
+impl Build {
+    /// The build of this bench's program.
+    pub fn of(bench: &Path) -> Result<Build, String> {
+        let wave = bench.with_file_name("wave");
+        let profile = if cfg!(debug_assertions) { "" } else { "--release " };
+        let packages = "--package wave --package wave-preload --package wave-bench-tcp";
+        for program in [bench, &wave] {
+            if !program.is_file() {
+                let path = program.display();
+                return Err(format!(
+                    "{path} does not exist: build it with `cargo build {profile}{packages}`"
+                ));
+            }
+        }
+        Ok(Build { bench: bench.to_owned(), wave })
+    }
+
+    fn within(folder: &Path) -> Result<Build, String> {
+        Build::of(&folder.join("wave-bench-tcp"))
+    }
+
+    /// The path of its `wave`.
+    pub fn wave(&self) -> Result<&str, String> {
+        self.wave.to_str().ok_or_else(|| "the path of wave is not UTF-8".into())
+    }
+}
+
+/// The build that is measured, and the one that it is compared with.
+struct Builds {
+    this: Build,
+    base: Option<Build>,
+}
+
+impl Builds {
+    fn of(&self, stack: Stack) -> &Build {
+        self.base.as_ref().filter(|_| stack == Stack::Base).unwrap_or(&self.this)
     }
 }
 
@@ -86,7 +130,12 @@ struct Server {
 }
 
 impl Server {
-    fn start(network: &mut Network, wave: &Path, app: App, stack: Stack) -> Result<Server, String> {
+    fn start(
+        network: &mut Network,
+        build: &Build,
+        app: App,
+        stack: Stack,
+    ) -> Result<Server, String> {
         let name = format!("{}-{}", app.name(), stack.name());
         let folder = network.socket(&name);
         fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -98,9 +147,10 @@ impl Server {
         if let Some(wire) = &place.wire {
             let socket = format!("{folder}/toe");
             let wire: Vec<&str> = wire.iter().map(String::as_str).collect();
-            agent = Some(network.agent(place.address, &socket, &wire)?);
-            let wave = wave.to_str().ok_or("the path of wave is not UTF-8")?;
-            words = [wave, "tcp", "run", "--socket", &socket, "--"].map(str::to_owned).to_vec();
+            agent = Some(network.agent(place.address, &socket, &wire, &build.bench)?);
+            words = [build.wave()?, "tcp", "run", "--socket", &socket, "--"]
+                .map(str::to_owned)
+                .to_vec();
             can_run(&words)?;
         }
         words.extend(app.command(place.address, folder, cpu)?);
@@ -126,23 +176,30 @@ pub fn can_run(words: &[String]) -> Result<(), String> {
 }
 
 /// Measures all chunks of the closed loop, then all paced ones; the stacks take turns.
-fn measure(network: &mut Network, wave: &Path, app: App, output: &Output) -> Result<Value, String> {
-    let [linux, veth, tap] = Stack::ALL.map(|stack| Server::start(network, wave, app, stack));
-    let servers = [linux?, veth?, tap?];
-    let closed = rounds(network, app, &servers, output, None)?;
+fn measure(
+    network: &mut Network,
+    builds: &Builds,
+    stacks: [Stack; 3],
+    app: App,
+    output: &Output,
+) -> Result<Value, String> {
+    let [first, second, third] =
+        stacks.map(|stack| Server::start(network, builds.of(stack), app, stack));
+    let servers = [first?, second?, third?];
+    let closed = rounds(network, app, stacks, &servers, output, None)?;
     let closed: [Vec<Chunk>; 3] =
         closed.map(|of_stack| of_stack.into_iter().map(|(chunk, _)| chunk).collect());
     let rates = closed.each_ref().map(|chunks| {
         Sample(chunks.iter().map(|chunk| chunk.count / chunk.seconds).collect()).median()
     });
     let rate = rates.into_iter().fold(f64::INFINITY, f64::min) * PACED_SHARE;
-    let paced = rounds(network, app, &servers, output, Some(rate))?;
-    let mut result = of_shape(&closed);
+    let paced = rounds(network, app, stacks, &servers, output, Some(rate))?;
+    let mut result = of_shape(stacks, &closed);
     let of = |at: usize, value: fn(&Paced) -> f64| Sample(paced[at].iter().map(value).collect());
     let p99 = |at| of(at, |(_, latencies)| latencies[1]);
     let app_ns = |at| of(at, |(chunk, _)| chunk.spent.app / chunk.count);
     let total_ns = |at| of(at, |(chunk, _)| chunk.spent.total / chunk.count);
-    for (at, stack) in Stack::ALL.into_iter().enumerate() {
+    for (at, stack) in stacks.into_iter().enumerate() {
         let figures = &mut result[stack.name()];
         figures["paced"] = json!({
             "requests_per_second": of(at, |(chunk, _)| chunk.count / chunk.seconds).json(),
@@ -155,8 +212,40 @@ fn measure(network: &mut Network, wave: &Path, app: App, output: &Output) -> Res
             figures["p99_ratio_vs_linux"] = p99(at).over(&p99(0)).json();
         }
     }
+    if stacks[2] == Stack::Base {
+        result["against"] = against(&closed, &paced);
+    }
     result["paced_requests_per_second"] = rate.into();
     Ok(result)
+}
+
+/// This build, the second stack, against the other, the third: each ratio is above 1 if this one is better.
+fn against(closed: &[Vec<Chunk>; 3], paced: &[Vec<Paced>; 3]) -> Value {
+    let ratio = |better: Better, value: &dyn Fn(usize) -> Vec<f64>| {
+        let (this, base) = (value(1), value(2));
+        let ratios: Vec<f64> =
+            base.iter().zip(&this).map(|(base, this)| better.ratio(*base, *this)).collect();
+        let estimate = Estimate::of(&ratios);
+        estimate.map(|of| json!({ "median": of.median, "low": of.low, "high": of.high }))
+    };
+    let closed = |better, value: fn(&Chunk) -> f64| {
+        ratio(better, &|at| closed[at].iter().map(value).collect())
+    };
+    let paced = |better, value: fn(&Paced) -> f64| {
+        ratio(better, &|at| paced[at].iter().map(value).collect())
+    };
+    json!({
+        "rate": closed(Better::Higher, |chunk| chunk.count / chunk.seconds),
+        "app_cpu": closed(Better::Lower, |chunk| chunk.spent.app / chunk.count),
+        "total_cpu": closed(Better::Lower, |chunk| chunk.spent.total / chunk.count),
+        "total_cpu_by_tasks": closed(Better::Lower, |chunk| chunk.spent.by_tasks / chunk.count),
+        "paced_app_cpu": paced(Better::Lower, |(chunk, _)| chunk.spent.app / chunk.count),
+        "paced_total_cpu": paced(Better::Lower, |(chunk, _)| chunk.spent.total / chunk.count),
+        "paced_total_cpu_by_tasks":
+            paced(Better::Lower, |(chunk, _)| chunk.spent.by_tasks / chunk.count),
+        "paced_p50": paced(Better::Lower, |(_, latencies)| latencies[0]),
+        "paced_p99": paced(Better::Lower, |(_, latencies)| latencies[1]),
+    })
 }
 
 /// A chunk with the median and the 99th percentile of its latencies.
@@ -166,13 +255,20 @@ type Paced = (Chunk, [f64; 2]);
 fn rounds(
     network: &mut Network,
     app: App,
+    stacks: [Stack; 3],
     servers: &[Server; 3],
     output: &Output,
     rate: Option<f64>,
 ) -> Result<[Vec<Paced>; 3], String> {
     let mut chunks: [Vec<Paced>; 3] = Default::default();
     for round in 0..=output.chunks {
-        for (at, server) in servers.iter().enumerate() {
+        // Each stack follows each other one.
+        let mut turns = [0, 1, 2];
+        if round % 2 == 1 {
+            turns.reverse();
+        }
+        for at in turns {
+            let server = &servers[at];
             let traffic = Traffic {
                 app,
                 answer_bytes: server.answer_bytes,
@@ -200,7 +296,7 @@ fn rounds(
                 "apps {} {round}/{} {}: {}{paced}",
                 app.name(),
                 output.chunks,
-                Stack::ALL[at].name(),
+                stacks[at].name(),
                 chunk.per_request(),
             );
             // The first round warms up.

@@ -1,16 +1,15 @@
 //! A connection that is served as a stream of the kernel's (docs/adr/0104), beside the same program's other connections.
 
-use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use wave_links::say;
 
 use crate::Output;
-use crate::apps::{can_run, wave};
+use crate::apps::{Build, can_run};
 use crate::client::{Load, REQUEST_BYTES};
 use crate::network::{Network, Server, Stack};
-use crate::process::Process;
+use crate::process::{Process, own};
 use crate::program::{Pieces, Role};
 use crate::sample::Sample;
 
@@ -22,12 +21,12 @@ const DEMOTED: usize = 3;
 const ROLES: [Role; 3] = [Role::Echo, Role::Sink(Pieces::Large), Role::Source(Pieces::Large)];
 
 pub fn demoted(output: &Output) -> Result<Value, String> {
-    let wave = wave()?;
+    let build = Build::of(&own()?)?;
     let mut network = Network::new()?.with_cable()?;
     let gro = network.with_gro()?;
     let loopback = network.serve_on_loopback()?;
     let linux = network.serve(Stack::Linux)?;
-    let ours = preloaded(&network, &wave)?;
+    let ours = preloaded(&network, &build)?;
     let mut chunks: [[Vec<f64>; ROWS.len()]; ROLES.len()] = Default::default();
     for round in 0..=output.chunks {
         for (of_role, role) in chunks.iter_mut().zip(ROLES) {
@@ -80,14 +79,13 @@ pub fn demoted(output: &Output) -> Result<Value, String> {
 }
 
 /// Starts the program for Linux's sockets over an agent. Some of its ports are for connections that it has demoted.
-fn preloaded(network: &Network, wave: &Path) -> Result<Server, String> {
+fn preloaded(network: &Network, build: &Build) -> Result<Server, String> {
     let socket = network.socket("preloaded");
     let socket = socket.to_str().ok_or("the path of the folder for sockets is not UTF-8")?;
     let place = network.place(Stack::Veth);
     let wire: Vec<&str> = place.wire.iter().flatten().map(String::as_str).collect();
-    let agent = network.agent(place.address, socket, &wire)?;
-    let wave = wave.to_str().ok_or("the path of wave is not UTF-8")?;
-    let over = [wave, "tcp", "run", "--socket", socket, "--"];
+    let agent = network.agent(place.address, socket, &wire, &build.bench)?;
+    let over = [build.wave()?, "tcp", "run", "--socket", socket, "--"];
     can_run(&over.map(str::to_owned))?;
     let cpu = network.cpus[0].to_string();
     let words = ["program", "--cpu", &cpu, "--linux", place.address, "--demotes"];

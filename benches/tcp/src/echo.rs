@@ -52,7 +52,8 @@ pub fn echo(output: &Output) -> Result<Value, String> {
     let after = allocations(&mut servers)?;
     let mut shapes = Map::new();
     for (shape, (connections, depth)) in SHAPES.into_iter().enumerate() {
-        shapes.insert(format!("{connections}x{depth}"), of_shape(&chunks[shape]));
+        let figures = of_shape(Stack::ALL, &chunks[shape]);
+        shapes.insert(format!("{connections}x{depth}"), figures);
     }
     let headline = |key: &str| {
         let of = |shape: &Value| shape["veth"][key]["p50"].clone();
@@ -83,14 +84,14 @@ fn allocations(servers: &mut [crate::network::Server]) -> Result<u64, String> {
 }
 
 /// The figures of each stack for one shape.
-pub fn of_shape(chunks: &[Vec<Chunk>; 3]) -> Value {
+pub fn of_shape(stacks: [Stack; 3], chunks: &[Vec<Chunk>; 3]) -> Value {
     let of = |at: usize, value: fn(&Chunk) -> f64| Sample(chunks[at].iter().map(value).collect());
     let app = |at| of(at, |chunk| chunk.spent.app / chunk.count);
     let total = |at| of(at, |chunk| chunk.spent.total / chunk.count);
     let by_tasks = |at| of(at, |chunk| chunk.spent.by_tasks / chunk.count);
     let rate = |at| of(at, |chunk| chunk.count / chunk.seconds);
-    let mut stacks = Map::new();
-    for (at, stack) in Stack::ALL.into_iter().enumerate() {
+    let mut of_stacks = Map::new();
+    for (at, stack) in stacks.into_iter().enumerate() {
         let mut figures = json!({
             "requests_per_second": rate(at).json(),
             "app_ns": app(at).json(),
@@ -106,7 +107,7 @@ pub fn of_shape(chunks: &[Vec<Chunk>; 3]) -> Value {
             figures["total_cpu_ratio_vs_linux_by_tasks"] = by_tasks(at).over(&by_tasks(0)).json();
             figures["requests_ratio_vs_linux"] = rate(at).over(&rate(0)).json();
         }
-        stacks.insert(stack.name().to_owned(), figures);
+        of_stacks.insert(stack.name().to_owned(), figures);
     }
-    Value::Object(stacks)
+    Value::Object(of_stacks)
 }

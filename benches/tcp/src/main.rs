@@ -24,6 +24,7 @@ mod sample;
 mod stream;
 
 use std::alloc::System;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -111,9 +112,17 @@ Values have 64 bytes; nginx sends a file of 1 KiB.
   total_cpu_ratio_vs_linux   total CPU time per request
   rate_ratio_vs_linux        requests per second
   p99_ratio_vs_linux         time from a request's arrival to its answer, at equal rates (lower is better)
-  left_out                   servers that are not installed"
+  left_out                   servers that are not installed
+
+With --against, an agent of another build serves beside this one, on the same veth pair, and the TAP device is left out:
+
+  against  this build against the other: the median over rounds of the ratio within a round, turned so that above 1 this build
+           is better, with the ends of its 95% interval; at least 6 chunks are needed, and 40 short ones are better than 7 long ones
+
+Example:
+  sudo wave bench tcp apps --against ../base/target/release --chunks 40 --chunk-seconds 0.2"
     )]
-    Apps(Output),
+    Apps(AppsArgs),
     /// A connection that is served as a stream of the kernel's, beside the same program's others.
     #[command(
         after_help = "One connection at a time: 64-byte requests one after the other, and a stream in each direction. The program runs over an agent by
@@ -160,6 +169,15 @@ pub struct Output {
 }
 
 #[derive(Args, Clone, Debug)]
+struct AppsArgs {
+    #[command(flatten)]
+    output: Output,
+    /// Compare with another build: the folder of its `wave`, `wave-bench-tcp` and `libwave_toe.so`.
+    #[arg(long, value_name = "FOLDER")]
+    against: Option<PathBuf>,
+}
+
+#[derive(Args, Clone, Debug)]
 struct IdleArgs {
     #[command(flatten)]
     output: Output,
@@ -188,7 +206,9 @@ fn main() -> ExitCode {
         Which::Echo(output) => (echo::echo(&output), output),
         Which::Idle(IdleArgs { output, idle }) => (idle::idle(&output, idle), output),
         Which::Loss(LossArgs { output, seeds }) => (loss::loss(&output, seeds), output),
-        Which::Apps(output) => (apps::apps(&output), output),
+        Which::Apps(AppsArgs { output, against }) => {
+            (apps::apps(&output, against.as_deref()), output)
+        }
         Which::Demoted(output) => (demoted::demoted(&output), output),
         Which::Client { cpu } => return ended(client::serve(cpu)),
         Which::Program(args) => return ended(program::run(&args)),

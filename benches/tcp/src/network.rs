@@ -1,7 +1,7 @@
 //! A bench's networks: two unnamed network namespaces, a veth pair between them, and a TAP device.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nix::sched::{CloneFlags, setns, unshare};
@@ -10,16 +10,17 @@ use wave_links::say;
 
 use crate::client::{Load, set};
 use crate::cpu::{Snapshot, Spent, tree, two};
-use crate::process::Process;
+use crate::process::{Process, own};
 
 /// Ends of the cable: the program's, in this process's namespace, and the client's.
 const NEAR: &str = "wavebench0";
 const FAR: &str = "wavebench1";
 const TAP: &str = "wavebench2";
-/// Addresses on the cable: Linux's at the program's end, the client's, the agent's.
+/// Addresses on the cable: Linux's at the program's end, the client's, the agent's, and that of another build's agent.
 const LINUX: &str = "10.90.0.1";
 const CLIENT: &str = "10.90.0.2";
 const AGENT: &str = "10.90.0.3";
+const BASE_AGENT: &str = "10.90.0.4";
 const LOOPBACK: &str = "127.0.0.1";
 /// Addresses on the TAP device, in the client's namespace.
 const TAP_CLIENT: &str = "10.91.0.2";
@@ -37,9 +38,12 @@ pub enum Stack {
     Veth,
     /// An agent with a TAP device.
     Tap,
+    /// An agent of another build, with AF_PACKET, on the cable.
+    Base,
 }
 
 impl Stack {
+    /// Those of every bench.
     pub const ALL: [Stack; 3] = [Stack::Linux, Stack::Veth, Stack::Tap];
 
     pub fn name(self) -> &'static str {
@@ -47,6 +51,7 @@ impl Stack {
             Stack::Linux => "linux",
             Stack::Veth => "veth",
             Stack::Tap => "tap",
+            Stack::Base => "base",
         }
     }
 }
@@ -159,6 +164,7 @@ impl Network {
         let (address, wire) = match stack {
             Stack::Linux => (LINUX, None),
             Stack::Veth => (AGENT, Some(vec!["--interface", NEAR])),
+            Stack::Base => (BASE_AGENT, Some(vec!["--interface", NEAR])),
             // In the client's namespace, where the other end of the device must be.
             Stack::Tap => (
                 TAP_AGENT,
@@ -195,7 +201,7 @@ impl Network {
         interface: &'static str,
     ) -> Result<Server, String> {
         let cpu = self.cpus[0].to_string();
-        let agent = agent.map(|wire| self.agent(address, socket, &wire)).transpose()?;
+        let agent = agent.map(|wire| self.agent(address, socket, &wire, &own()?)).transpose()?;
         let program = match agent {
             Some(_) => Process::start(&["program", "--cpu", &cpu, "--toe", socket])?,
             None => Process::start(&["program", "--cpu", &cpu, "--linux", address])?,
@@ -203,11 +209,17 @@ impl Network {
         Ok(Server { program, agent, address, interface })
     }
 
-    /// Starts an agent, which shares the program's CPU.
-    pub fn agent(&self, address: &str, socket: &str, wire: &[&str]) -> Result<Process, String> {
+    /// Starts an agent of the bench's program at `bench`, which shares the measured program's CPU.
+    pub fn agent(
+        &self,
+        address: &str,
+        socket: &str,
+        wire: &[&str],
+        bench: &Path,
+    ) -> Result<Process, String> {
         let cpu = self.cpus[0].to_string();
         let words = ["agent", "--address", address, "--socket", socket, "--cpu", &cpu];
-        Process::start(&[&words[..], wire].concat())
+        Process::start_of(bench, &[], &[&words[..], wire].concat())
     }
 
     /// A path for an agent's socket.

@@ -1,6 +1,7 @@
 //! The processes of a bench: this program with other arguments, which gets commands as lines on standard input.
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// A process of the bench. Killed when it is dropped.
@@ -19,14 +20,18 @@ impl Process {
 
     /// As [`Process::start`], by a command that runs the command behind it.
     pub fn start_under(over: &[&str], words: &[&str]) -> Result<Process, String> {
+        Process::start_of(&own()?, over, words)
+    }
+
+    /// As [`Process::start_under`], of the bench's program at `bench`.
+    pub fn start_of(bench: &Path, over: &[&str], words: &[&str]) -> Result<Process, String> {
         let name = words[0].to_owned();
         let failed = |error: std::io::Error| format!("the bench's {name}: {error}");
-        let own = std::env::current_exe().map_err(failed)?;
         let mut command = match over {
-            [] => Command::new(own),
+            [] => Command::new(bench),
             [first, rest @ ..] => {
                 let mut command = Command::new(first);
-                command.args(rest).arg(own);
+                command.args(rest).arg(bench);
                 command
             }
         };
@@ -82,6 +87,11 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The path of this program.
+pub fn own() -> Result<PathBuf, String> {
+    std::env::current_exe().map_err(|error| format!("this program's path: {error}"))
 }
 
 /// Sends a line to the process that started this one.

@@ -10,7 +10,7 @@
 
 use serde_json::Value;
 
-use super::statistics::Better::{self, Higher, Lower};
+use wave_compare::Better::{self, Higher, Lower};
 
 /// The figure that is counted from outside, if the machine has counters.
 pub const COUNTED: &str = "instructions_per_switch";

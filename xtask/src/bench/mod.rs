@@ -7,7 +7,7 @@ mod figures;
 mod pairs;
 mod report;
 mod run;
-mod statistics;
+mod verdict;
 
 use std::fs::{self, File};
 use std::io::Write;

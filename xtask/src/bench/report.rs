@@ -1,11 +1,12 @@
 //! The report on each figure, as rows and as an object.
 
 use serde_json::{Value, json};
+use wave_compare::{CONFIDENCE, Estimate, median};
 
 use super::builds::Side;
 use super::figures::{Bench, COUNTED, Figure};
 use super::pairs::{Pair, Pairs};
-use super::statistics::{CONFIDENCE, Estimate, LOWER_END_MIN, Verdict, WIDTH_MAX, median};
+use super::verdict::{LOWER_END_MIN, Verdict, WIDTH_MAX};
 
 /// Added to the number of a signal that ended the comparison.
 const EXIT_SIGNAL: u8 = 128;
@@ -50,7 +51,7 @@ fn row(
             let verdict = (*side == Side::Tip).then_some(Verdict::NotMeasured);
             (verdict, format!("the {} does not know this bench: {why}", side.name()))
         }
-        (Some(estimate), _) => (Some(estimate.verdict()), note(estimate)),
+        (Some(estimate), _) => (Some(Verdict::by(estimate)), note(estimate)),
         (None, _) if pairs.whole.is_empty() => (Some(Verdict::NotMeasured), failures(pairs)),
         (None, _) if figure.key == COUNTED && base.is_empty() && tip.is_empty() => {
             (None, no_counters.unwrap_or("the thread was not found").to_owned())
@@ -84,7 +85,7 @@ fn row(
 
 fn note(estimate: &Estimate) -> String {
     let (width, most) = (estimate.width() * 100.0, WIDTH_MAX * 100.0);
-    match estimate.verdict() {
+    match Verdict::by(estimate) {
         Verdict::Held | Verdict::NotMeasured
             if estimate.high.is_infinite() || width.is_infinite() =>
         {

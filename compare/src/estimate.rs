@@ -1,19 +1,7 @@
-//! The statistics of a figure over pairs of runs.
-//!
-//! Each pair gives one ratio, turned so that above 1 the tip is better. The estimate is the median of these ratios. Its
-//! interval is that of order statistics: it assumes that pairs are independent, but nothing about their distribution, so
-//! another process that disturbs a few of them widens it little. For 20 pairs it reaches from the 6th ratio to the 15th, and
-//! contains the median with a probability of 95.9%.
-
-use std::fmt;
+//! The estimate of a figure over rounds, with its interval.
 
 /// The probability with which an interval must contain the median.
 pub const CONFIDENCE: f64 = 0.95;
-/// The least lower end of an interval for a figure that held.
-pub const LOWER_END_MIN: f64 = 0.95;
-/// The greatest width of a conclusive interval, relative to the median. A wider one is inconclusive if it reaches below 1,
-/// unless all of it is too low.
-pub const WIDTH_MAX: f64 = 0.03;
 
 /// Whether higher or lower is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +28,7 @@ impl Better {
         }
     }
 
+    /// `higher` or `lower`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Higher => "higher",
@@ -48,9 +37,17 @@ impl Better {
     }
 }
 
-/// The estimate of a ratio.
+/// The fewest rounds that give an interval.
+const FEWEST: usize = 6;
+
+/// The estimate of a ratio, or of any figure, over rounds.
+///
+/// Its interval is that of order statistics: it assumes nothing about the distribution, so that another process that disturbs
+/// a few rounds widens it little. For 20 rounds it reaches from the 6th value to the 15th, and
+/// contains the median with a probability of 95.9%.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
+    /// The median over all rounds.
     pub median: f64,
     /// Lower end of the interval.
     pub low: f64,
@@ -59,12 +56,28 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// The estimate from the ratios of pairs. `None` for fewer than six.
-    pub fn of(ratios: &[f64]) -> Option<Self> {
-        let rank = rank(ratios.len())?;
-        let sorted = sorted(ratios);
+    /// The estimate from one value per round, in the order of rounds. Where neighbouring rounds are alike, each block of
+    /// neighbours counts as one round, by its median, as long as six blocks are left. `None` for fewer than six rounds.
+    pub fn of_rounds(values: &[f64]) -> Option<Self> {
+        let mut estimate = Self::of(values)?;
+        for length in 1..=values.len() / FEWEST {
+            let blocks: Vec<f64> = values.chunks_exact(length).filter_map(median).collect();
+            let of_blocks = Self::of(&blocks)?;
+            (estimate.low, estimate.high) =
+                (estimate.low.min(of_blocks.low), estimate.high.max(of_blocks.high));
+            if !are_alike(&blocks) {
+                break;
+            }
+        }
+        Some(estimate)
+    }
+
+    /// The estimate from independent values, in any order. `None` for fewer than six.
+    pub fn of(values: &[f64]) -> Option<Self> {
+        let rank = rank(values.len())?;
+        let sorted = sorted(values);
         let (low, high) = (sorted[rank - 1], sorted[sorted.len() - rank]);
-        Some(Self { median: median(ratios)?, low, high })
+        Some(Self { median: median(values)?, low, high })
     }
 
     /// The whole width of the interval, relative to the median. Infinite if one end is, or if the median is 0 and an end is
@@ -78,46 +91,9 @@ impl Estimate {
             (self.high - self.low) / self.median
         }
     }
-
-    pub fn verdict(&self) -> Verdict {
-        if self.high < LOWER_END_MIN {
-            Verdict::Slower
-        } else if self.low >= 1.0 {
-            Verdict::Held
-        } else if self.width() > WIDTH_MAX {
-            Verdict::NotMeasured
-        } else if self.low >= LOWER_END_MIN {
-            Verdict::Held
-        } else {
-            Verdict::NotHeld
-        }
-    }
 }
 
-/// The verdict on the tip by an estimate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// The tip is not slower by more than is allowed: the interval is narrow, or nowhere below 1.
-    Held,
-    /// The tip is slower by more than is allowed, even at the upper end, however wide the interval is.
-    Slower,
-    /// The interval is narrow, and only its lower end is too low.
-    NotHeld,
-    /// The interval is too wide to judge, or a failure left nothing to judge.
-    NotMeasured,
-}
-
-impl fmt::Display for Verdict {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.pad(match self {
-            Self::Held => "held",
-            Self::Slower => "slower",
-            Self::NotHeld => "not held",
-            Self::NotMeasured => "not measured",
-        })
-    }
-}
-
+/// The median of `values`; of an even number, the mean of the middle two.
 pub fn median(values: &[f64]) -> Option<f64> {
     let sorted = sorted(values);
     let upper = *sorted.get(sorted.len() / 2)?;
@@ -126,6 +102,32 @@ pub fn median(values: &[f64]) -> Option<f64> {
     } else {
         upper
     })
+}
+
+/// The value below which `share` of `values` lie, as a share from 0 to 1: interpolated between neighbours.
+pub(crate) fn quantile(values: &[f64], share: f64) -> Option<f64> {
+    let sorted = sorted(values);
+    let place = share * (sorted.len().checked_sub(1)? as f64);
+    let (low, high) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
+    Some(low + (high - low) * place.fract())
+}
+
+/// Whether neighbours are alike: fewer runs above or below the median than of independent values, by the test of Wald and
+/// Wolfowitz (one-sided, 5%).
+fn are_alike(values: &[f64]) -> bool {
+    let Some(middle) = median(values) else { return false };
+    let sides: Vec<bool> =
+        values.iter().filter(|value| **value != middle).map(|value| *value > middle).collect();
+    let above = sides.iter().filter(|side| **side).count() as f64;
+    let (all, below) = (sides.len() as f64, sides.len() as f64 - above);
+    if above < 2.0 || below < 2.0 {
+        return false;
+    }
+    let runs = 1.0 + sides.windows(2).filter(|pair| pair[0] != pair[1]).count() as f64;
+    let product = 2.0 * above * below;
+    let mean = product / all + 1.0;
+    let variance = product * (product - all) / (all * all * (all - 1.0));
+    runs < mean - 1.645 * variance.sqrt()
 }
 
 fn sorted(values: &[f64]) -> Vec<f64> {
@@ -148,7 +150,7 @@ fn rank(count: usize) -> Option<usize> {
 }
 
 #[cfg(test)]
-mod unit_tests {
+mod tests {
     use super::*;
 
     #[test]
@@ -168,24 +170,6 @@ mod unit_tests {
         assert_eq!(Better::Higher.ratio(0.0, 100.0), f64::INFINITY);
         assert_eq!(Better::Lower.ratio(100.0, 0.0), f64::INFINITY);
         assert_eq!(Better::Lower.ratio(0.0, 100.0), 0.0);
-    }
-
-    #[test]
-    fn zeros_give_a_verdict_only_if_every_run_has_them() {
-        let of = |ratio: fn(usize) -> f64| {
-            Estimate::of(&(0..20).map(ratio).collect::<Vec<_>>()).unwrap()
-        };
-        let verdict = |ratio| of(ratio).verdict();
-        assert_eq!(verdict(|_| 0.0), Verdict::Slower);
-        assert_eq!((verdict(|_| 1.0), of(|_| 1.0).width()), (Verdict::Held, 0.0));
-        assert_eq!(
-            (verdict(|_| f64::INFINITY), of(|_| f64::INFINITY).width()),
-            (Verdict::Held, 0.0)
-        );
-        let some = |at| if at < 9 { 0.98 } else { f64::INFINITY };
-        assert_eq!((verdict(some), of(some).width()), (Verdict::NotMeasured, f64::INFINITY));
-        let some = |at| if at < 11 { 0.0 } else { 1.0 };
-        assert_eq!((verdict(some), of(some).width()), (Verdict::NotMeasured, f64::INFINITY));
     }
 
     #[test]
@@ -232,24 +216,51 @@ mod unit_tests {
     }
 
     #[test]
-    fn verdicts_follow_from_the_interval() {
-        let verdict =
-            |low, high| Estimate { median: f64::midpoint(low, high), low, high }.verdict();
-        assert_eq!(verdict(0.99, 1.01), Verdict::Held);
-        assert_eq!(verdict(0.951, 0.96), Verdict::Held);
-        assert_eq!(verdict(0.94, 0.96), Verdict::NotHeld);
-        assert_eq!(verdict(0.96, 1.04), Verdict::NotMeasured);
-        assert_eq!(verdict(0.93, 0.949), Verdict::Slower);
-        assert_eq!(verdict(0.5, 0.9), Verdict::Slower);
-        assert_eq!(verdict(1.0, 1.2), Verdict::Held);
-        assert_eq!(verdict(1.8, 2.2), Verdict::Held);
-        assert_eq!(verdict(0.999, 1.2), Verdict::NotMeasured);
-    }
-
-    #[test]
     fn a_median_lies_in_the_middle() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
         assert_eq!(median(&[]), None);
+    }
+
+    #[test]
+    fn a_quantile_is_interpolated() {
+        assert_eq!(quantile(&[1.0, 2.0, 3.0, 4.0, 5.0], 0.25), Some(2.0));
+        assert_eq!(quantile(&[1.0, 2.0], 0.25), Some(1.25));
+        assert_eq!(quantile(&[], 0.25), None);
+    }
+
+    /// Rounds that drift: each is like its neighbours.
+    fn drifting(state: &mut u64, count: usize) -> Vec<f64> {
+        let mut level = 0.0;
+        let next = |state: &mut u64| disturbed(state).min(1.5) - 1.0;
+        (0..count)
+            .map(|_| {
+                level = 0.8 * level + next(state);
+                level
+            })
+            .collect()
+    }
+
+    #[test]
+    fn interval_of_rounds_that_drift_is_wider_than_that_of_independent_ones() {
+        let mut state = 5;
+        let truth = {
+            let mut long = drifting(&mut state, 200_000);
+            long.sort_by(f64::total_cmp);
+            long[100_000]
+        };
+        let trials = 4_000;
+        let mut holds = [0, 0];
+        for _ in 0..trials {
+            let rounds = drifting(&mut state, 60);
+            let both = [Estimate::of(&rounds), Estimate::of_rounds(&rounds)];
+            for (holds, estimate) in holds.iter_mut().zip(both) {
+                let estimate = estimate.unwrap();
+                *holds += u32::from((estimate.low..=estimate.high).contains(&truth));
+            }
+        }
+        let [naive, blocks] = holds.map(|count| f64::from(count) / f64::from(trials));
+        // Of independent rounds, both would be 0.95.
+        assert!(naive < 0.75 && blocks > naive + 0.1, "{naive} and {blocks}");
     }
 }

@@ -1,0 +1,80 @@
+//! Latency as a function of the load: the load that a row serves at a given latency.
+
+/// The highest load at which a row's latency is at most `limit`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Served {
+    /// Its latency is higher already at this load, the lowest.
+    Below(f64),
+    /// Between two loads, or at one.
+    At(f64),
+    /// Its latency is lower even at this load, the highest.
+    Above(f64),
+}
+
+impl Served {
+    /// The load, or the bound of it.
+    pub fn load(self) -> f64 {
+        let (Self::Below(load) | Self::At(load) | Self::Above(load)) = self;
+        load
+    }
+}
+
+/// The load at which a row reaches the latency `limit`. `points` are pairs of load and latency, in ascending order of loads.
+///
+/// Between two loads the logarithm of latency is interpolated. Latency does not fall with load: where measured values do,
+/// they are replaced by the mean of their neighbours with them (isotonic regression). `None` without points.
+pub fn served(points: &[(f64, f64)], limit: f64) -> Option<Served> {
+    let rising = rising(points.iter().map(|(_, latency)| latency.ln()).collect());
+    let loads: Vec<f64> = points.iter().map(|(load, _)| *load).collect();
+    let (limit, first, last) = (limit.ln(), *loads.first()?, *loads.last()?);
+    if rising[0] > limit {
+        return Some(Served::Below(first));
+    }
+    // The first load whose latency is above the limit.
+    let Some(above) = rising.iter().position(|latency| *latency > limit) else {
+        let is_at = rising.last().is_some_and(|latency| *latency >= limit);
+        return Some(if is_at { Served::At(last) } else { Served::Above(last) });
+    };
+    let share = (limit - rising[above - 1]) / (rising[above] - rising[above - 1]);
+    Some(Served::At(loads[above - 1] + share * (loads[above] - loads[above - 1])))
+}
+
+/// The closest values, by least squares, that never fall: pools neighbours that do.
+fn rising(values: Vec<f64>) -> Vec<f64> {
+    let mut pools: Vec<(f64, usize)> = Vec::new();
+    for value in values {
+        pools.push((value, 1));
+        while let [.., (before, count_before), (last, count)] = pools[..]
+            && before > last
+        {
+            let both = count_before + count;
+            let mean = (before * count_before as f64 + last * count as f64) / both as f64;
+            pools.truncate(pools.len() - 2);
+            pools.push((mean, both));
+        }
+    }
+    pools.into_iter().flat_map(|(value, count)| std::iter::repeat_n(value, count)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn load_at_a_latency_lies_between_its_neighbours() {
+        let points = [(20.0, 100.0), (40.0, 100.0), (60.0, 400.0)];
+        assert_eq!(served(&points, 50.0), Some(Served::Below(20.0)));
+        assert_eq!(served(&points, 400.0), Some(Served::At(60.0)));
+        assert_eq!(served(&points, 500.0), Some(Served::Above(60.0)));
+        // Half of the way, in logarithms.
+        let Some(Served::At(load)) = served(&points, 200.0) else { panic!("it is between loads") };
+        assert!((load - 50.0).abs() < 1e-9, "{load}");
+        assert_eq!(served(&[], 1.0), None);
+    }
+
+    #[test]
+    fn latency_that_falls_with_load_is_smoothed() {
+        assert_eq!(rising(vec![1.0, 3.0, 2.0, 4.0]), [1.0, 2.5, 2.5, 4.0]);
+        assert_eq!(rising(vec![3.0, 2.0, 1.0]), [2.0, 2.0, 2.0]);
+    }
+}

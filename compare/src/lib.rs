@@ -1,0 +1,74 @@
+//! The statistics of a comparison by paired rounds. They know nothing of whose row they judge.
+//!
+//! What disturbs a shared machine comes and goes within seconds, so that only what two rows do in the same moment can be
+//! compared. In each round every row has one turn, in an [`order`] drawn from the run's seed; nothing is repeated or left out
+//! because of how a row fared. The verdict on two rows is the median over rounds of the ratio within a round ([`Estimate`]),
+//! and an order is claimed only if it agrees with the figures of all samples pooled ([`Pair`]). [`Spread`] shows what a median
+//! hides. [`curve`] turns latencies under several loads into the load that a row serves at a given latency.
+
+#![forbid(unsafe_code)]
+
+pub mod curve;
+mod estimate;
+mod rows;
+
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_pcg::Pcg64;
+
+pub use estimate::{Better, CONFIDENCE, Estimate, median};
+pub use rows::{Pair, Spread};
+
+/// The order in which `rows` rows take their turns in a round: a random one, the same for the same seed and round.
+pub fn order(seed: u64, round: u64, rows: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..rows).collect();
+    order.shuffle(&mut Pcg64::new(u128::from(seed), u128::from(round)));
+    order
+}
+
+/// Resamples rounds: the ends of the interval of `figure`, which is given rounds drawn with repetition. Rounds with equal
+/// numbers are the same for all rows, so that the pairing is kept. `None` without rounds.
+pub fn resampled(rounds: usize, seed: u64, figure: impl Fn(&[usize]) -> f64) -> Option<(f64, f64)> {
+    use rand::Rng;
+
+    const DRAWS: usize = 1_000;
+    if rounds == 0 {
+        return None;
+    }
+    let mut random = Pcg64::seed_from_u64(seed);
+    let mut figures: Vec<f64> = (0..DRAWS)
+        .map(|_| {
+            let drawn: Vec<usize> = (0..rounds).map(|_| random.random_range(0..rounds)).collect();
+            figure(&drawn)
+        })
+        .collect();
+    figures.sort_by(f64::total_cmp);
+    let tail = ((1.0 - CONFIDENCE) / 2.0 * DRAWS as f64) as usize;
+    Some((figures[tail], figures[DRAWS - 1 - tail]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_has_one_turn_and_orders_follow_from_the_seed() {
+        let orders: Vec<_> = (0..200).map(|round| order(7, round, 4)).collect();
+        let firsts = |row| orders.iter().filter(|order| order[0] == row).count();
+        for row in 0..4 {
+            assert!(orders.iter().all(|order| order.contains(&row) && order.len() == 4));
+            // 50 are expected, with a deviation of 6.
+            assert!((25..75).contains(&firsts(row)), "row {row} is first {} times", firsts(row));
+        }
+        assert_eq!(order(7, 3, 4), order(7, 3, 4));
+    }
+
+    #[test]
+    fn resampled_mean_has_the_interval_of_the_normal_distribution() {
+        // Mean 49.5, standard deviation of the mean 2.89.
+        let mean = |drawn: &[usize]| drawn.iter().sum::<usize>() as f64 / drawn.len() as f64;
+        let (low, high) = resampled(100, 1, mean).unwrap();
+        assert!((low - 43.8).abs() < 1.0 && (high - 55.2).abs() < 1.0, "{low} to {high}");
+        assert_eq!(resampled(0, 1, mean), None);
+    }
+}
