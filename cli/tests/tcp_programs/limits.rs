@@ -6,7 +6,9 @@ use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
+use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use wave_skip::skip;
 
 use crate::network::{AGENT, LINUX, Running, Up, connect, in_a_network, is_there};
@@ -14,12 +16,14 @@ use crate::network::{AGENT, LINUX, Running, Up, connect, in_a_network, is_there}
 const PORT: u16 = 7000;
 /// Echoes what it gets over one connection that it has accepted (`serve`), or made (`connect`).
 const ECHO: &str = include_str!("limits/echo.c");
+/// Waits in several calls, each until a signal handler has run.
+const SIGNALLED: &str = include_str!("limits/signalled.c");
 const BYTES: usize = 1_000_000;
 
-/// Compiles [`ECHO`] with these flags; `None`, skipping the test, if there is no compiler for them.
-fn echo(up: &Up, flags: &[&str]) -> Option<PathBuf> {
-    let (source, program) = (up.path("echo.c"), up.path("echo"));
-    fs::write(&source, ECHO).unwrap();
+/// Compiles a program with these flags; `None`, skipping the test, if there is no compiler for them.
+fn compiled(up: &Up, name: &str, text: &str, flags: &[&str]) -> Option<PathBuf> {
+    let (source, program) = (up.path(&format!("{name}.c")), up.path(name));
+    fs::write(&source, text).unwrap();
     let mut compiler = Command::new("cc");
     compiler.arg("-g").args(flags).arg(&source).arg("-o").arg(&program).arg("-lpthread");
     match compiler.stderr(Stdio::null()).status() {
@@ -38,7 +42,7 @@ fn echoes(before: &[&str], flags: &[&str]) {
     in_a_network(move || {
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let up = Up::new();
-        let Some(program) = echo(&up, &flags) else { return };
+        let Some(program) = compiled(&up, "echo", ECHO, &flags) else { return };
         let program = program.to_str().unwrap();
         let run = |role: &str, address: [u8; 4]| {
             let ip = std::net::Ipv4Addr::from(address).to_string();
@@ -122,4 +126,35 @@ fn program_below_valgrind_runs() {
         return skip("valgrind is not installed: apt-get install valgrind");
     }
     echoes(&["valgrind", "--quiet", "--error-exitcode=9"], &[]);
+}
+
+/// Valgrind does not take a mask from a handler: such a program never left its call, and used a CPU for ever.
+#[test]
+fn signals_reach_a_program_below_valgrind_in_its_calls() {
+    if !is_there("valgrind", "--version") {
+        return skip("valgrind is not installed: apt-get install valgrind");
+    }
+    in_a_network(|| {
+        let up = Up::new();
+        let Some(program) = compiled(&up, "signalled", SIGNALLED, &[]) else { return };
+        let program = program.to_str().unwrap();
+        let ip = std::net::Ipv4Addr::from(AGENT).to_string();
+        let words = ["valgrind", "--quiet", "--error-exitcode=9", program, &ip, &PORT.to_string()];
+        let mut server = Running(up.over(&words).spawn().unwrap());
+        let _idle = connect(SocketAddr::from((AGENT, PORT)));
+        let server_pid = Pid::from_child(&server.0);
+        let said = server.0.stdout.take().unwrap();
+        let said = thread::spawn(move || std::io::read_to_string(said).unwrap());
+        // A signal that arrives between two calls ends none.
+        for signal in [Signal::USR1, Signal::TERM].into_iter().cycle() {
+            if server.0.try_wait().unwrap().is_some() {
+                break;
+            }
+            kill_process(server_pid, signal).unwrap();
+            thread::sleep(Duration::from_millis(50));
+        }
+        let said = said.join().unwrap();
+        assert_eq!(said.lines().collect::<Vec<_>>(), ["accepted", "recv", "poll", "accept"]);
+        assert_eq!(server.0.wait().unwrap().code(), Some(0));
+    });
 }

@@ -24,6 +24,8 @@ use crate::sys::{self, SignalMask};
 /// Linux's ERESTARTSYS: the call was interrupted, and may be made again if the handlers allow it (SA_RESTART). No program sees it.
 pub const RESTART: Errno = Errno::from_raw_os_error(512);
 
+/// Most signals that a thread holds where handlers cannot change masks ([`Thread::hold`]).
+const HELD_MAX: usize = 8;
 /// Signals beyond the last have no entry.
 const SIGNALS: usize = 65;
 /// Signals of faults, which return to the instruction that faults, and SIGABRT, after which abort(3) kills the process.
@@ -70,6 +72,13 @@ impl Sleep {
     }
 }
 
+/// A signal that waits for its thread's call to end.
+#[derive(Clone, Copy)]
+struct Held {
+    signal: c_int,
+    about: siginfo_t,
+}
+
 /// A thread's place relative to the library. [`on_signal`] may read and write it between any two instructions.
 struct Thread {
     /// Number of calls that the thread is inside. More than one in a handler that [`on_signal`] does not know.
@@ -77,6 +86,8 @@ struct Thread {
     /// Signals wait, all others are blocked. `saved` was the mask before.
     is_deferred: Cell<bool>,
     saved: Cell<SignalMask>,
+    /// Signals that have arrived although all are blocked.
+    held: [Cell<Option<Held>>; HELD_MAX],
     /// Whether the first signal's handler restarts calls.
     restarts: Cell<bool>,
     /// The mask of the wait in which the first signal arrived, for calls that have one.
@@ -96,6 +107,7 @@ thread_local! {
             depth: Cell::new(0),
             is_deferred: Cell::new(false),
             saved: Cell::new(0),
+            held: [const { Cell::new(None) }; HELD_MAX],
             restarts: Cell::new(false),
             open: Cell::new(None),
             sleep: Cell::new(None),
@@ -309,6 +321,10 @@ impl Thread {
     /// # Safety
     /// The arguments are those of a signal handler.
     unsafe fn defer(&self, signal: c_int, about: *mut siginfo_t, context: *mut c_void) -> bool {
+        if self.is_deferred.get() {
+            // SAFETY: by the contract.
+            return self.hold(signal, unsafe { *about });
+        }
         let all = deferrable();
         // First: with SA_NODEFER the signal would arrive at once.
         let before = sys::block(all);
@@ -319,15 +335,31 @@ impl Thread {
         }
         // SAFETY: a handler's third argument is its `ucontext_t`, from which the kernel restores the mask.
         let mask = unsafe { sys::mask_of(context) };
-        if !self.is_deferred.replace(true) {
-            let flags = ACTIONS[signal as usize].flags.load(Ordering::Relaxed);
-            self.restarts.set(flags & libc::SA_RESTART != 0);
-            self.saved.set(*mask);
-            self.open.set(self.mask.get());
-        }
+        self.is_deferred.set(true);
+        let flags = ACTIONS[signal as usize].flags.load(Ordering::Relaxed);
+        self.restarts.set(flags & libc::SA_RESTART != 0);
+        self.saved.set(*mask);
+        self.open.set(self.mask.get());
         *mask |= all;
         self.end_sleep();
         true
+    }
+
+    /// Holds a signal that has arrived although a handler has blocked it: valgrind restores the mask that it has saved itself. False
+    /// if there is no room for it.
+    fn hold(&self, signal: c_int, about: siginfo_t) -> bool {
+        for place in &self.held {
+            match place.get() {
+                // Signals below SIGRTMIN do not queue up.
+                Some(held) if held.signal == signal && signal < 32 => return true,
+                Some(_) => {}
+                None => {
+                    place.set(Some(Held { signal, about }));
+                    return true;
+                }
+            }
+        }
+        false
     }
 
     /// Ends the sleep that has begun, if it is not yet in the kernel. There, the signal ends it.
@@ -342,6 +374,10 @@ impl Thread {
     fn deliver(&self) {
         let open = self.open.take();
         self.is_deferred.set(false);
+        for held in self.held.iter().filter_map(Cell::take) {
+            // SAFETY: it was a handler's second argument.
+            unsafe { sys::queue_to_self(held.signal, &raw const held.about) };
+        }
         sys::deliver(self.saved.get(), open);
     }
 }
