@@ -21,7 +21,7 @@ use crate::park::PARKED;
 use crate::queue::Ring;
 
 /// Version of everything that crosses a link: layout, entries, handshake.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;
 /// First word of a header: "WAVEwave".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"WAVEwave");
 

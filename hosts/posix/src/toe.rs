@@ -280,7 +280,7 @@ impl Inner {
             let left = deadline.map(|at| at.saturating_duration_since(now));
             if left == Some(Duration::ZERO) {
                 // Calls that never wait must detect a dead agent as well.
-                if !context.is_dead() && context.line.has_gone_by(now, LIFE_CHECK) {
+                if !context.is_dead() && context.line.has_gone_by(LIFE_CHECK) {
                     context.handle_death();
                     continue;
                 }

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use wave_links::Payload;
 use wave_posix::{Context, Line, Options, ToeError, VALGRIND_BYTES, Woken, payload_within_limits};
@@ -73,7 +73,7 @@ impl Agent {
     /// Checks every [`LIFE_CHECK`] whether the agent has died. Needed while no thread sleeps.
     fn check_life(&mut self) {
         let context = &mut self.context;
-        if !context.is_dead() && context.line.has_gone_by(Instant::now(), LIFE_CHECK) {
+        if !context.is_dead() && context.line.has_gone_by(LIFE_CHECK) {
             context.handle_death();
         }
     }

@@ -404,9 +404,12 @@ impl World {
     /// Finds listeners whose agent has gone, and moves those for which the program waits to a new agent.
     pub fn listen_again(&mut self) {
         let mut is_wanted = false;
+        self.lacks_place = false;
         for place in 0..self.listeners.len() {
             let at = self.listeners[place];
-            is_wanted |= self.has_no_place(at) && self.waits(at);
+            let has_none = self.has_no_place(at);
+            self.lacks_place |= has_none;
+            is_wanted |= has_none && self.waits(at);
         }
         if !is_wanted {
             return;
@@ -441,6 +444,13 @@ impl World {
             description.state = State::Listening { listener: Some(listener), is_shared };
         }
         self.context(incarnation).flush();
+    }
+
+    /// Whether some listener may have no place at an agent: it came from another process, or its agent has gone.
+    pub fn may_lack_place(&self) -> bool {
+        self.lacks_place
+            || self.has_inherited_listeners
+            || self.agents.iter().any(|agent| agent.context.is_dead())
     }
 
     fn waits(&mut self, at: usize) -> bool {

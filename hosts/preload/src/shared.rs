@@ -73,6 +73,12 @@ impl World {
         }
     }
 
+    /// Whether O_NONBLOCK is set, as far as no system call is needed to tell.
+    pub fn is_known_nonblocking(&mut self, at: usize) -> bool {
+        let description = self.description(at);
+        description.claim.is_none() && description.is_nonblocking
+    }
+
     /// As [`World::is_nonblocking`], for a program that asks itself.
     pub fn ask_nonblocking(&mut self, fd: c_int, at: usize) -> bool {
         let description = self.description(at);

@@ -366,7 +366,10 @@ impl Send<'_, '_> {
                 agent.context.wrote(name, bytes);
                 world.push(incarnation, name);
             }
-            world.look();
+            if self.copied < self.bytes {
+                // There may be room by now.
+                world.look();
+            }
         }
     }
 }

@@ -230,11 +230,12 @@ impl Sockets {
         let Some(at) = world.find(fd).filter(|at| world.take_over(*at)) else {
             return Verdict::Kernels;
         };
-        if let Some(answer) = step(&mut world, at, None) {
+        let never_waits = never_waits || world.is_known_nonblocking(at);
+        if let Some(answer) = step(&mut world, at, never_waits.then_some(Stop::Nonblocking)) {
             world.settle(at);
             return Verdict::Ours(answer);
         }
-        if never_waits || world.is_nonblocking(fd, at) {
+        if world.is_nonblocking(fd, at) {
             let answer = step(&mut world, at, Some(Stop::Nonblocking));
             world.settle(at);
             return Verdict::Ours(answer.expect("a call that must not wait answers"));

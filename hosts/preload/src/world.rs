@@ -50,6 +50,8 @@ pub struct World {
     /// Indices of listening descriptions. Those without an agent look for one at `next_try`.
     pub listeners: Vec<usize>,
     pub next_try: Option<Instant>,
+    /// Some listener had no place at an agent when it was last looked for.
+    pub lacks_place: bool,
     /// Other processes may have some of the listeners, too.
     pub has_inherited_listeners: bool,
     /// Bytes that are held back for more to follow.
@@ -105,6 +107,7 @@ impl World {
             free: Vec::new(),
             listeners: Vec::new(),
             next_try: None,
+            lacks_place: false,
             has_inherited_listeners: false,
             held: Held::default(),
             sets: HashMap::new(),
@@ -355,7 +358,8 @@ impl World {
                 changed.extend(agent.owners.get(&name).copied());
             }
         }
-        if found || !changed.is_empty() {
+        let has_news = found || !changed.is_empty();
+        if has_news {
             changed.extend_from_slice(&self.listeners);
             for at in changed {
                 if !self.change_hands(at) {
@@ -364,7 +368,7 @@ impl World {
             }
             self.has_news = true;
         }
-        if !self.listeners.is_empty() {
+        if !self.listeners.is_empty() && (has_news || self.may_lack_place()) {
             self.listen_again();
         }
         self.push_late();

@@ -5,6 +5,7 @@ use std::io::{IoSlice, IoSliceMut};
 
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, ssize_t};
 use rustix::io::Errno;
+use smallvec::SmallVec;
 use wave_posix::door::Cause;
 
 use super::files::demote;
@@ -12,6 +13,8 @@ use super::process::{is_ours, sockets};
 use super::{Verdict, bytes, bytes_mut, fail, next, next_point, passed, size};
 use crate::signals::waits;
 
+/// A vector of this many entries needs no allocation.
+const FEW: usize = 8;
 /// Most entries of a readv(2) vector: UIO_MAXIOV.
 const PARTS_MAX: usize = 1024;
 
@@ -113,7 +116,7 @@ unsafe fn receive_parts(
     }
     let sockets = sockets()?;
     answered(waits(|| {
-        let mut slices: Vec<IoSliceMut<'_>> = parts
+        let mut slices: SmallVec<[IoSliceMut<'_>; FEW]> = parts
             .iter()
             // SAFETY: by the contract.
             .map(|part| IoSliceMut::new(unsafe { bytes_mut(part.iov_base, part.iov_len) }))
@@ -140,7 +143,7 @@ unsafe fn send_parts(
     let parts = unsafe { vector(parts, count) };
     let sockets = sockets()?;
     answered(waits(|| {
-        let slices: Vec<IoSlice<'_>> = parts
+        let slices: SmallVec<[IoSlice<'_>; FEW]> = parts
             .iter()
             // SAFETY: by the contract.
             .map(|part| IoSlice::new(unsafe { bytes(part.iov_base, part.iov_len) }))
