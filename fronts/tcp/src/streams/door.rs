@@ -21,6 +21,9 @@ const CALLERS_MAX: usize = WAITING_MAX / 2;
 /// Most sockets that are accepted in a turn.
 const ACCEPTS_PER_TURN: usize = 16;
 
+/// Time without further accept(2) after the system had no descriptor for a socket.
+const DEAF_FOR: Nanos = Nanos::from_millis(100);
+
 /// The listening socket, and those that it has accepted.
 #[derive(Debug)]
 pub(super) struct StreamDoor {
@@ -28,6 +31,8 @@ pub(super) struct StreamDoor {
     listener: Option<TcpListener>,
     /// The listener's events are waited for.
     is_armed: bool,
+    /// No socket is accepted until then.
+    deaf_until: Option<Nanos>,
     /// Accepted, and not known yet.
     arrived: Vec<Arrival>,
     pub(super) callers: Vec<Caller>,
@@ -76,7 +81,8 @@ impl StreamDoor {
 
     /// A door with this listening socket, perhaps another agent's, for whose events the agent waits.
     pub(super) fn over(listener: Option<TcpListener>) -> StreamDoor {
-        StreamDoor { listener, is_armed: true, arrived: Vec::new(), callers: Vec::new() }
+        let (arrived, callers) = (Vec::new(), Vec::new());
+        StreamDoor { listener, is_armed: true, deaf_until: None, arrived, callers }
     }
 
     /// The port; 0 is none.
@@ -90,22 +96,27 @@ impl StreamDoor {
     }
 
     pub(super) fn is_quiet(&self) -> bool {
-        self.arrived.is_empty() && self.callers.is_empty()
+        self.arrived.is_empty() && self.callers.is_empty() && self.deaf_until.is_none()
     }
 
     /// Accepts sockets, adds them to `set`, and hears what they say, if one of the door's sockets `is_ready`. Drops those that say nothing.
     pub(super) fn look(&mut self, now: Nanos, set: &OwnedFd, is_ready: bool) {
-        if is_ready {
+        let hears_again = self.deaf_until.is_some_and(|until| now >= until);
+        if hears_again {
+            self.deaf_until = None;
+        }
+        if is_ready || hears_again {
             self.accept(now, set);
             self.hear(now);
         }
         self.arrived.retain(|arrival| now.since(arrival.since) < PATIENCE);
     }
 
-    /// Waits for the listener's events in `set` while there is room for one more socket: the others stay, and would keep the agent awake.
+    /// Waits for the listener's events in `set` while one more socket can be accepted: the others stay, and would keep the agent awake.
     pub(super) fn arm(&mut self, set: &OwnedFd) {
         let Some(listener) = &self.listener else { return };
         let has_room = self.arrived.len() + self.callers.len() < WAITING_MAX;
+        let has_room = has_room && self.deaf_until.is_none();
         let events = if has_room { EventFlags::IN } else { EventFlags::empty() };
         if has_room != self.is_armed
             && epoll::modify(set, listener, EventData::new_u64(DOOR), events).is_ok()
@@ -116,11 +127,25 @@ impl StreamDoor {
 
     fn accept(&mut self, now: Nanos, set: &OwnedFd) {
         for _ in 0..ACCEPTS_PER_TURN {
+            if self.deaf_until.is_some() {
+                break;
+            }
             if self.arrived.len() + self.callers.len() >= WAITING_MAX {
                 break;
             }
-            let Some(Ok((stream, peer))) = self.listener.as_ref().map(TcpListener::accept) else {
-                break;
+            let Some(accepted) = self.listener.as_ref().map(TcpListener::accept) else { break };
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    let passes = [
+                        ErrorKind::WouldBlock,
+                        ErrorKind::Interrupted,
+                        ErrorKind::ConnectionAborted,
+                    ];
+                    let is_ours = !passes.contains(&error.kind());
+                    self.deaf_until = is_ours.then(|| now + DEAF_FOR);
+                    break;
+                }
             };
             let of_door = EventData::new_u64(DOOR);
             let is_ready = peer.ip().is_loopback()

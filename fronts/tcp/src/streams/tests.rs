@@ -253,6 +253,29 @@ fn sockets_that_a_full_door_does_not_take_do_not_keep_the_agent_awake() {
     let _own = demote(&mut streams, 1);
 }
 
+/// In a process of its own: other tests need descriptors.
+#[test]
+fn door_without_descriptors_does_not_keep_the_agent_awake() {
+    const ALONE: &str = "WAVE_TEST_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let name = "streams::tests::door_without_descriptors_does_not_keep_the_agent_awake";
+        let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+        let output = alone.args(["--exact", name]).env(ALONE, "1").output().unwrap();
+        return assert!(output.status.success(), "{output:?}");
+    }
+    let mut streams = Streams::new().unwrap();
+    let _own = share(&mut streams, 1);
+    let caller = ask(&streams, 1);
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..limit }).unwrap();
+    assert!(looks(&mut streams, NOW) < 10);
+    assert!(streams.next_look().is_some(), "it must look again");
+    setrlimit(Resource::Nofile, limit).unwrap();
+    assert_eq!(looks(&mut streams, NOW), 0);
+    look(&mut streams, NOW + Nanos::from_millis(100), 0);
+    assert!(answer(&mut streams, &caller).is_some());
+}
+
 #[test]
 fn processes_that_fill_the_door_leave_room_for_their_placeholders() {
     let mut streams = with_descriptors();
