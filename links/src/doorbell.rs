@@ -238,13 +238,21 @@ impl SocketBell {
 
     /// Consumes the rings so far, in several reads if necessary. Returns whether there was one.
     pub fn drain(&self) -> bool {
-        let flags = RecvFlags::DONTWAIT;
         // Bounded: a peer that rings endlessly must not keep its waiter here.
-        let rings = (0..RINGS_PER_DRAIN).take_while(|_| match self.is_own {
-            true => read(&self.fd, &mut [0]).is_ok_and(|count| count > 0),
-            false => recv(&self.fd, &mut [0], flags).is_ok_and(|(count, _)| count > 0),
-        });
+        let rings = (0..RINGS_PER_DRAIN).take_while(|_| self.take().is_ok_and(|count| count > 0));
         rings.count() > 0
+    }
+
+    /// Consumes one ring, by one system call. Returns its size in bytes; 0 if the peer has closed its end, or has sent an empty one.
+    ///
+    /// # Errors
+    /// `EWOULDBLOCK` if there is none.
+    pub fn take(&self) -> io::Result<usize> {
+        let taken = match self.is_own {
+            true => read(&self.fd, &mut [0]),
+            false => recv(&self.fd, &mut [0], RecvFlags::DONTWAIT).map(|(count, _)| count),
+        };
+        Ok(taken?)
     }
 }
 

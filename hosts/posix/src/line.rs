@@ -270,6 +270,15 @@ impl Line {
         self.connection.send_descriptors(text, fds)
     }
 
+    /// Clears a ring of the doorbell, if there is one. Returns whether the agent's end is closed.
+    pub fn clear_ring(&mut self) -> bool {
+        match self.bell.take() {
+            Ok(1..) => false,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
+            _ => self.wait(Duration::ZERO) == Woken::HungUp,
+        }
+    }
+
     /// Waits for the doorbell, and clears it.
     pub fn wait(&mut self, timeout: Duration) -> Woken {
         let wanted = PollFlags::IN.bits() as i16;

@@ -177,7 +177,7 @@ impl Toe {
             return Ok(true);
         }
         // The doorbell's rings so far announced events that have just been processed.
-        if context.line.wait(Duration::ZERO) == Woken::HungUp {
+        if context.line.clear_ring() {
             context.handle_death();
             return Err(Errno::CONNRESET.into());
         }

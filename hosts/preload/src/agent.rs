@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wave_links::Payload;
-use wave_posix::{Context, Line, Options, ToeError, VALGRIND_BYTES, Woken, payload_within_limits};
+use wave_posix::{Context, Line, Options, ToeError, VALGRIND_BYTES, payload_within_limits};
 
 use crate::sys;
 
@@ -81,7 +81,7 @@ impl Agent {
     /// Clears the doorbell after a sleep, and checks whether the agent has died.
     pub fn wake(&mut self, was_rung: bool) {
         let has_gone = match was_rung {
-            true => self.context.line.wait(Duration::ZERO) == Woken::HungUp,
+            true => self.context.line.clear_ring(),
             false => self.context.line.hung_up(),
         };
         if has_gone && !self.context.is_dead() {

@@ -81,11 +81,15 @@ impl World {
     }
 
     /// Closes the sockets that have no copy left in any process. Checks at most every [`LOOK_EVERY`], unless `is_urgent`.
+    #[inline]
     pub fn finish_deferred_closes(&mut self, is_urgent: bool) {
-        let count = self.deferred_closes.entries.len();
-        if count == 0 {
-            return;
+        if !self.deferred_closes.entries.is_empty() {
+            self.look_at_deferred_closes(is_urgent);
         }
+    }
+
+    fn look_at_deferred_closes(&mut self, is_urgent: bool) {
+        let count = self.deferred_closes.entries.len();
         let is_early =
             self.deferred_closes.looked.is_some_and(|looked| looked.elapsed() < LOOK_EVERY);
         if is_early && !is_urgent {

@@ -72,7 +72,7 @@ impl World {
             self.look();
             // One that has ended meanwhile needs none.
             if self.is_connection(at) {
-                say(&format!("a connection cannot become a stream of the kernel's: {why}"));
+                say(&format!("cannot demote a connection: {why}"));
             }
         }
     }

@@ -124,7 +124,7 @@ impl World {
                 if claim.is_some() {
                     // The previous owner may still have a descriptor.
                     description.is_passed = true;
-                    self.context(incarnation).share_connection(name);
+                    self.share_connection(incarnation, name);
                     // This call has begun without shared connections.
                     self.enter_shared();
                 }
@@ -153,8 +153,8 @@ impl World {
                 };
                 let description = self.description(at);
                 (description.state, description.error) = (State::Reset, Some(Errno::CONNRESET));
-                let how = if secret.is_some() { "received a descriptor" } else { "was forked" };
-                say(&format!("this process {how} and cannot take over the connection: {why}"));
+                let how = if secret.is_some() { "received" } else { "inherited by fork" };
+                say(&format!("this process cannot take over a connection that it {how}: {why}"));
             }
         }
         self.tell(at, EventFlags::empty());

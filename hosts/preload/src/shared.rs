@@ -54,6 +54,12 @@ impl World {
         }
     }
 
+    /// From now on, the agent knows of all reads and writes of a connection before this process leaves a call.
+    pub fn share_connection(&mut self, incarnation: u64, name: u32) {
+        self.shares = true;
+        self.context(incarnation).share_connection(name);
+    }
+
     /// Ends a call: the agent knows how far this process has read and written.
     pub fn leave_shared(&mut self) {
         for agent in &mut self.agents {
@@ -141,7 +147,7 @@ impl World {
                 }
                 let door = self.context(incarnation).door().unwrap_or(0);
                 for (at, _, name, identity) in sent {
-                    self.context(incarnation).share_connection(name);
+                    self.share_connection(incarnation, name);
                     self.description(at).claim = Some(Box::new(Claim { identity, secret, door }));
                 }
             }

@@ -54,9 +54,16 @@ struct Signal {
 #[derive(Debug, Default)]
 pub struct Signals(Vec<Signal>);
 
+impl Signals {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 impl Drop for Signals {
+    #[inline]
     fn drop(&mut self) {
-        for Signal { fd, shown, cause } in self.0.drain(..) {
+        for &Signal { fd, shown, cause } in &self.0 {
             sys::signal_owner(fd, shown, cause);
         }
     }

@@ -40,10 +40,13 @@ pub struct Open<'a> {
 }
 
 impl<'a> Open<'a> {
+    #[inline]
     fn new(world: lock::Guard<'a, World>) -> Open<'a> {
         let mut open = Open { world, signals: Signals::default() };
         open.free_the_over();
-        open.enter_shared();
+        if open.shares {
+            open.enter_shared();
+        }
         open
     }
 }
@@ -144,9 +147,15 @@ impl DerefMut for Open<'_> {
 }
 
 impl Drop for Open<'_> {
+    #[inline]
     fn drop(&mut self) {
-        self.world.wake_others();
-        self.world.leave_shared();
-        self.signals = self.world.take_signals();
+        let world = &mut *self.world;
+        world.wake_others();
+        if world.shares {
+            world.leave_shared();
+        }
+        if !world.signals.is_empty() {
+            self.signals = world.take_signals();
+        }
     }
 }

@@ -78,6 +78,8 @@ pub struct World {
     pub has_untold: bool,
     /// Descriptions without handles, which a call may still refer to until it ends.
     over: Vec<usize>,
+    /// Some connection is, or was, shared with other processes.
+    pub shares: bool,
     /// The missing agent has been reported to the user.
     has_reported: bool,
     /// Failures that were reported to the user.
@@ -122,6 +124,7 @@ impl World {
             has_news: false,
             has_untold: false,
             over: Vec::new(),
+            shares: false,
             has_reported: false,
             reported: Vec::new(),
             family_secret: None,
@@ -277,6 +280,7 @@ impl World {
     }
 
     /// Frees descriptions that no call refers to any more.
+    #[inline]
     pub fn free_the_over(&mut self) {
         while let Some(at) = self.over.pop() {
             self.descriptions[at] = None;
@@ -382,6 +386,7 @@ impl World {
     }
 
     /// Wakes sleeping threads, if there is news.
+    #[inline]
     pub fn wake_others(&mut self) {
         if std::mem::take(&mut self.has_news) {
             for sleeper in &self.sleepers {
