@@ -1,4 +1,4 @@
-//! A native comparison while other processes occupy the CPUs: none of its rows counts as a result.
+//! Native comparisons while other processes occupy the CPUs: single points are no result, and paired rounds are one.
 
 use std::process::{Child, Command, Output};
 
@@ -81,4 +81,34 @@ fn disturbed_rows_of_linux_and_of_an_agent_are_no_result() {
     }
     let page = directory.path().join("out/beside-neighbours/report.html");
     assert!(std::fs::read_to_string(page).unwrap().contains("class=\"banner\""));
+}
+
+#[test]
+fn paired_rounds_beside_neighbours_are_a_result_with_all_turns() {
+    let directory = TempDir::new().unwrap();
+    let rounds = SCENARIO.replace(
+        "seconds = 0.3\nwarmup_seconds = 0.1",
+        "rounds = 8\nseconds = 0.08\nwarmup_seconds = 0.02",
+    );
+    assert_ne!(rounds, SCENARIO);
+    std::fs::write(directory.path().join("beside.toml"), rounds).unwrap();
+    let neighbours = Neighbours::start(std::thread::available_parallelism().unwrap().get());
+    let ran = run(&directory, &["--json"]);
+    drop(neighbours);
+    let errors = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(0), "{errors}");
+    let found: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    assert!(found["banner"].is_null(), "{found}");
+    for (row, variant) in ["Linux threads", "on-host agent"].into_iter().enumerate() {
+        let (paired, points) = (&found["paired"]["rows"][row], &found["variants"][row]["points"]);
+        assert_eq!(paired["name"], variant);
+        for (at, load) in paired["loads"].as_array().unwrap().iter().enumerate() {
+            assert_eq!(load["p99_ns"].as_array().unwrap().len(), 8, "{load}");
+            let worst = load["worst_p99_ns"].as_f64().unwrap();
+            assert!(load["quiet_p99_ns"].as_f64().unwrap() <= worst, "{load}");
+            assert_eq!(points[at]["set_aside"], 0, "{points}");
+            assert_eq!(points[at]["generator"]["valid"], true, "{points}");
+        }
+    }
+    assert!(!found["paired"]["conclusion"].as_str().unwrap().is_empty(), "{found}");
 }

@@ -148,14 +148,32 @@ fn agent_crash_natively() {
 
 #[test]
 fn rocksdb_fifo_natively() {
-    let changes: [Change<'_>; 3] = [
-        (&["run", "seconds"], 0.2.into()),
-        (&["run", "warmup_seconds"], 0.05.into()),
+    let changes: [Change<'_>; 4] = [
+        (&["run", "rounds"], 6.into()),
+        (&["run", "seconds"], 0.06.into()),
+        (&["run", "warmup_seconds"], 0.02.into()),
         (&["run", "loads_per_second"], vec![5_000, 10_000].into()),
     ];
-    let (_directory, file) = shortened("rocksdb-fifo", &changes);
+    let (directory, file) = shortened("rocksdb-fifo", &changes);
     let result = passes(RUN, &file);
-    assert!(result["variants"].as_array().unwrap().len() >= 4, "{result}");
+    let variants = result["variants"].as_array().unwrap().len();
+    assert!(variants >= 4, "{result}");
+    let rows = result["paired"]["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), variants);
+    for load in rows.iter().flat_map(|row| row["loads"].as_array().unwrap()) {
+        let rounds = load["p99_ns"].as_array().unwrap();
+        assert!(rounds.len() == 6 && rounds.iter().all(|ns| ns.as_f64() > Some(0.0)), "{load}");
+    }
+    assert!(result["paired"]["claimed_share"].is_number(), "{result}");
+    let conclusion = result["paired"]["conclusion"].as_str().unwrap();
+    for file in ["report.html", "throughput-latency.svg"] {
+        let shown = std::fs::read_to_string(directory.path().join("out/rocksdb-fifo").join(file));
+        assert!(shown.unwrap().contains("on-host agent"), "{file}");
+    }
+    assert!(
+        conclusion.starts_with("At a GET p99 of ") && conclusion.ends_with('.'),
+        "{conclusion}"
+    );
 }
 
 #[test]

@@ -3,11 +3,11 @@
 /// The highest load at which a row's latency is at most `limit`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Served {
-    /// Its latency is higher already at this load, the lowest.
+    /// The latency exceeds the limit at the lowest load, this one.
     Below(f64),
     /// Between two loads, or at one.
     At(f64),
-    /// Its latency is lower even at this load, the highest.
+    /// The latency is below the limit at the highest load, this one.
     Above(f64),
 }
 
@@ -21,8 +21,8 @@ impl Served {
 
 /// The load at which a row reaches the latency `limit`. `points` are pairs of load and latency, in ascending order of loads.
 ///
-/// Between two loads the logarithm of latency is interpolated. Latency does not fall with load: where measured values do,
-/// they are replaced by the mean of their neighbours with them (isotonic regression). `None` without points.
+/// Between two loads the logarithm of latency is interpolated. Where measured latency falls with
+/// load, neighbouring points are replaced by the mean of their logarithms (isotonic regression). `None` without points.
 pub fn served(points: &[(f64, f64)], limit: f64) -> Option<Served> {
     let rising = rising(points.iter().map(|(_, latency)| latency.ln()).collect());
     let loads: Vec<f64> = points.iter().map(|(load, _)| *load).collect();

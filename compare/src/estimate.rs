@@ -56,8 +56,9 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// The estimate from one value per round, in the order of rounds. Where neighbouring rounds are alike, each block of
-    /// neighbours counts as one round, by its median, as long as six blocks are left. `None` for fewer than six rounds.
+    /// The estimate from one value per round, in the order of rounds. Where neighbouring rounds are alike, blocks of
+    /// neighbours count as one round each, by their medians, as long as six blocks are left; the interval covers those of all
+    /// lengths that were tried. Blocks of rounds that drift reach less than the stated probability. `None` for fewer than six rounds.
     pub fn of_rounds(values: &[f64]) -> Option<Self> {
         let mut estimate = Self::of(values)?;
         for length in 1..=values.len() / FEWEST {

@@ -1,8 +1,8 @@
-//! The statistics of a comparison by paired rounds. They know nothing of whose row they judge.
+//! The statistics of a comparison by paired rounds. This crate does not know which system a row is.
 //!
-//! What disturbs a shared machine comes and goes within seconds, so that only what two rows do in the same moment can be
-//! compared. In each round every row has one turn, in an [`order`] drawn from the run's seed; nothing is repeated or left out
-//! because of how a row fared. The verdict on two rows is the median over rounds of the ratio within a round ([`Estimate`]),
+//! What disturbs a shared machine comes and goes within seconds, so two rows are compared only within a round, in which they run
+//! one after the other. In each round every row runs once, in an [`order`] drawn from the run's seed; nothing is repeated or left
+//! out because of how a row fared. The verdict on two rows is the median over rounds of the ratio within a round ([`Estimate`]),
 //! and an order is claimed only if it agrees with the figures of all samples pooled ([`Pair`]). [`Spread`] shows what a median
 //! hides. [`curve`] turns latencies under several loads into the load that a row serves at a given latency.
 
@@ -19,7 +19,7 @@ use rand_pcg::Pcg64;
 pub use estimate::{Better, CONFIDENCE, Estimate, median};
 pub use rows::{Pair, Spread};
 
-/// The order in which `rows` rows take their turns in a round: a random one, the same for the same seed and round.
+/// The order in which `rows` rows run in a round: a random one, the same for the same seed and round.
 pub fn order(seed: u64, round: u64, rows: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..rows).collect();
     order.shuffle(&mut Pcg64::new(u128::from(seed), u128::from(round)));
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_has_one_turn_and_orders_follow_from_the_seed() {
+    fn every_row_runs_once_and_orders_follow_from_the_seed() {
         let orders: Vec<_> = (0..200).map(|round| order(7, round, 4)).collect();
         let firsts = |row| orders.iter().filter(|order| order[0] == row).count();
         for row in 0..4 {

@@ -46,7 +46,7 @@ impl Pair {
     /// # Panics
     /// If the rows have different numbers of rounds.
     pub fn of(first: &[f64], second: &[f64], pooled: (f64, f64)) -> Option<Self> {
-        assert_eq!(first.len(), second.len(), "a round has a turn of every row");
+        assert_eq!(first.len(), second.len(), "every row runs in every round");
         let ratios: Vec<f64> = first.iter().zip(second).map(|(a, b)| a / b).collect();
         Some(Self { ratio: Estimate::of_rounds(&ratios)?, pooled: pooled.0 / pooled.1 })
     }

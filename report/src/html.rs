@@ -43,6 +43,7 @@ pub fn page(result: &RunResult, plots: &Plots) -> String {
         (conditions(result))
         // This kind has no loads.
         @if result.kind != "chaos" {
+            (paired(result))
             (saturation(result, plots))
             (compared(result))
             (throughput(result, plots))
@@ -63,6 +64,26 @@ fn conditions(result: &RunResult) -> Markup {
             dt { "Version" } dd { (result.version) ", seed " (result.seed) }
             dt { "Machine" } dd { (machine.model) ", " (machine.cpus) " CPUs, " (machine.kernel) }
             dt { "Seating" } dd { (result.seating) }
+        }
+    }
+}
+
+fn paired(result: &RunResult) -> Markup {
+    let Some(paired) = &result.paired else { return html! {} };
+    let tables = [super::paired::latencies(result, paired), super::paired::orders(paired)];
+    html! {
+        p { strong { (paired.conclusion) } }
+        section {
+            h2 { "Paired rounds" }
+            @for note in super::paired::notes(paired) { p { (note) } }
+            @for table in &tables { div.scroll { table {
+                thead { tr { @for (index, name) in table.head.iter().enumerate() {
+                    th.n[index > 0] { (name.replace('\n', " ")) }
+                } } }
+                tbody { @for row in &table.rows { tr { @for (index, cell) in row.iter().enumerate() {
+                    td.n[index > 0] { (cell) }
+                } } } }
+            } } }
         }
     }
 }

@@ -11,6 +11,7 @@ mod histograms;
 mod html;
 pub mod model;
 pub mod number;
+mod paired;
 pub mod plot;
 mod points;
 mod save;

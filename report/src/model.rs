@@ -34,10 +34,92 @@ pub struct RunResult {
     pub started: String,
     /// The compared variants, in the scenario's order. The first is the reference.
     pub variants: Vec<VariantResult>,
+    /// The rows against each other, if they ran by paired rounds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paired: Option<Paired>,
     /// Fitted, measured or assumed facts: each with its source.
     pub facts: Vec<(String, String)>,
     /// Results of this kind of scenario only; an object or null.
     pub extra: serde_json::Value,
+}
+
+/// Rows compared by paired rounds (docs/adr/0106). Points of the variants have all samples of their rounds pooled.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Paired {
+    pub rounds: u32,
+    /// Class of the requests whose p99 is compared.
+    pub class: String,
+    /// Each variant's rounds, in the order of variants.
+    pub rows: Vec<PairedRow>,
+    /// Each variant against the next one, at each load.
+    pub orders: Vec<PairedOrder>,
+    /// Share of `orders` in which an order is claimed.
+    pub claimed_share: f64,
+    /// Name of the variant that `shares` compare with.
+    pub reference: String,
+    /// p99 at which `shares` compare, in nanoseconds.
+    pub limit_ns: f64,
+    /// What each other variant serves.
+    pub shares: Vec<ServedShare>,
+    /// The answer to the scenario's question, in a sentence.
+    pub conclusion: String,
+}
+
+/// The rounds of one variant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PairedRow {
+    pub name: String,
+    pub loads: Vec<PairedLoad>,
+}
+
+/// The rounds of one variant at one load.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PairedLoad {
+    pub offered_per_second: f64,
+    /// The p99 in quiet rounds: the lower quartile.
+    pub quiet_p99_ns: f64,
+    /// The median over rounds.
+    pub median_p99_ns: f64,
+    /// The highest of all rounds.
+    pub worst_p99_ns: f64,
+    /// When that round's trial began, in seconds since the run's start.
+    pub worst_at_s: f64,
+    /// The p99 of each round, in order.
+    pub p99_ns: Vec<f64>,
+}
+
+/// The p99 of one variant divided by another's.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PairedOrder {
+    /// Load of `first`.
+    pub offered_per_second: f64,
+    pub first: String,
+    pub second: String,
+    /// The first's p99 divided by the second's within a round: the median over rounds.
+    pub ratio: f64,
+    /// Lower end of its 95% interval.
+    pub low: f64,
+    /// Upper end of its 95% interval.
+    pub high: f64,
+    /// The same ratio of all samples pooled.
+    pub pooled_ratio: f64,
+    /// `lower` or `higher`, where the interval excludes 1 and the pooled ratio agrees.
+    pub claimed: Option<String>,
+}
+
+/// The load that a variant serves at a p99, as a share of the reference's load at the same p99.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ServedShare {
+    pub name: String,
+    pub ratio: f64,
+    /// Lower end of its 95% interval, by resampled rounds.
+    pub low: f64,
+    /// Upper end of its 95% interval.
+    pub high: f64,
+    /// Whether the variant exceeds this p99 even at its lowest load: `ratio` is then an upper bound.
+    pub is_bound: bool,
+    /// The same ratio of all samples pooled.
+    pub pooled_ratio: f64,
 }
 
 /// The machine that a scenario ran on.

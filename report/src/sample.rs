@@ -67,6 +67,7 @@ fn run(scenario: &str, kind: &str) -> RunResult {
         seating: "cpu 0: generator; cpu 1: worker; cpu 2: agent".into(),
         started: "2026-01-02T03:04:05Z".into(),
         variants: Vec::new(),
+        paired: None,
         facts: vec![("UC read 750 ns".into(), "printed (Wave, Table 2)".into())],
         extra: serde_json::json!({ "kills": 20, "lost": 0 }),
     }

@@ -4,7 +4,7 @@ use comfy_table::{
     CellAlignment, ColumnConstraint, ContentArrangement, Table, TableComponent, Width, presets,
 };
 
-use super::model::{RunResult, VariantResult};
+use super::model::{Paired, RunResult, VariantResult};
 use super::number::{difference, micros, thousands};
 
 /// Maximum width of a table, in columns of the terminal.
@@ -27,7 +27,9 @@ pub fn summary(result: &RunResult) -> String {
     if let Some(simulated) = result.simulated() {
         text.push_str(&format!("{}\n\n", wrapped(&simulated)));
     }
-    if has_points {
+    if let Some(paired) = &result.paired {
+        text.push_str(&self::paired(result, paired));
+    } else if has_points {
         text.push_str(&points(result));
     }
     if let Some(saturation) = saturation(result) {
@@ -51,6 +53,17 @@ pub fn compared(result: &RunResult) -> Option<String> {
     });
     keep_words(&mut drawn, 1..head.len());
     Some(format!("{drawn}\n{}", table.notes.join("\n")))
+}
+
+/// A row per variant and load of paired rounds, and the conclusion.
+fn paired(result: &RunResult, paired: &Paired) -> String {
+    let table = super::paired::latencies(result, paired);
+    let mut drawn = self::table(result, &table.head, 1..table.head.len());
+    table.rows.iter().for_each(|row| {
+        drawn.add_row(row);
+    });
+    let notes = super::paired::notes(paired).map(|note| wrapped(&note)).join("\n");
+    format!("{drawn}\n{notes}\n\n{}", wrapped(&paired.conclusion))
 }
 
 /// A row per point and class. Latencies of an invalid point are in brackets, and the reason follows the table.

@@ -119,6 +119,8 @@ pub struct Recorder {
     /// Whether the machine has stalled and requests that queued up meanwhile are still outstanding.
     stalled: AtomicBool,
     stalls: AtomicU64,
+    /// Whether no latency is ever set aside.
+    keeps_all: AtomicBool,
 }
 
 /// Aligned to two cache lines, as processors fetch lines in pairs.
@@ -203,6 +205,7 @@ impl Recorder {
             ended: AtomicU64::new(0),
             stalled: AtomicBool::new(false),
             stalls: AtomicU64::new(0),
+            keeps_all: AtomicBool::new(false),
         }
     }
 
@@ -235,13 +238,18 @@ impl Recorder {
         self.to_ns.store(to_ns, Relaxed);
     }
 
+    /// From now on, no latency is set aside: stalls of the machine are part of the measurement.
+    pub fn keep_all(&self) {
+        self.keeps_all.store(true, Relaxed);
+    }
+
     /// Records that a CPU was taken away for a while: by a hypervisor, an interrupt or another process.
     /// Requests are still counted, but their latencies are set aside until the backlog is done, that is,
     /// until no request is outstanding.
     #[cold]
     pub fn stalled(&self) {
         self.stalls.fetch_add(1, Relaxed);
-        self.stalled.store(true, Relaxed);
+        self.stalled.store(!self.keeps_all.load(Relaxed), Relaxed);
     }
 
     /// Whether latencies are being set aside.
@@ -590,5 +598,19 @@ mod tests {
         assert_eq!((recorded.done, recorded.set_aside, recorded.stalls), (4, 2, 2));
         assert_eq!(recorded.classes[0].1.len(), 2);
         assert!(recorded.classes[0].1.max() < 100);
+    }
+
+    #[test]
+    fn nothing_is_set_aside_where_all_latencies_are_kept() {
+        let recorder = Recorder::new(&Mix::get_only(), 1);
+        recorder.keep_all();
+        recorder.open(Window { start_ns: 0, from_ns: 0, to_ns: 1_000_000 });
+        recorder.submitted(&request(0, 1), false);
+        recorder.stalled();
+        assert!(!recorder.is_stalled());
+        recorder.done_at(0, &request(0, 1), 500_000);
+        let recorded = recorder.collect();
+        assert_eq!((recorded.done, recorded.set_aside, recorded.stalls), (1, 0, 1));
+        assert!(recorded.classes[0].1.max() >= 499_000);
     }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use wave_lab::Failure;
+use wave_links::words::counted;
 use wave_sched::policies;
 
 use super::{Experiment, Host, Kind, OwnAgent, Report, Source, Wanted, digest};
@@ -104,13 +105,21 @@ impl Experiment for Scenario {
     }
 }
 
+/// Facts below a table on the terminal: five lines at most, with seating and the number of the others.
+const FACTS_MAX: usize = 3;
+
 impl Report for Finished {
     fn text(&self) -> String {
         let result = &self.result;
         let mut lines = vec![wave_report::terminal::summary(result)];
         lines.push(format!("\n{}", wave_report::terminal::extra(result)));
         lines.push(format!("Seating: {}", result.seating));
-        lines.extend(result.facts.iter().map(|(what, how)| format!("{what}: {how}")));
+        lines.extend(
+            result.facts.iter().take(FACTS_MAX).map(|(what, how)| format!("{what}: {how}")),
+        );
+        if let more @ 1.. = result.facts.len().saturating_sub(FACTS_MAX) {
+            lines.push(format!("The report has {}.", counted(more, "more fact")));
+        }
         lines.join("\n")
     }
 

@@ -7,7 +7,7 @@
 //! variants are compared under one load, if the scenario asks for it.
 
 use super::session::Session;
-use super::{Failure, Found, Ground, compare};
+use super::{Failure, Found, Ground, compare, rounds};
 use crate::scenario::{Agent, Load, Placement, Run, Scenario, Scheduler, Variant};
 
 /// A variant to run, and the factor by which its loads exceed the scenario's.
@@ -78,6 +78,9 @@ fn same(one: &Variant, other: &Variant) -> bool {
 /// Number of steps that [`run`] reports.
 pub(super) fn steps(scenario: &Scenario, cpus: usize) -> u64 {
     let rows = rows(scenario, cpus).0;
+    if scenario.run.rounds > 0 {
+        return rounds::steps(scenario.run.rounds);
+    }
     (rows.len() * steps_of_row(&scenario.run)) as u64 + compare::steps(scenario, &rows)
 }
 
@@ -98,6 +101,11 @@ pub(super) fn steps_of_row(run: &Run) -> usize {
 /// Runs all variants, one after the other.
 pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
     let (rows, left_out) = rows(ground.scenario, ground.cpus.len());
+    if let (Load::Each(loads), 1..) = (&ground.scenario.run.load, ground.scenario.run.rounds) {
+        let mut found = rounds::run(ground, &rows, loads, ground.scenario.run.rounds)?;
+        found.facts.splice(0..0, left_out);
+        return Ok(found);
+    }
     let mut found = Found { facts: left_out, ..Found::default() };
     for Row { variant, factor } in &rows {
         let mut session = Session::start(ground, variant)?;

@@ -20,6 +20,7 @@ mod point;
 mod preemptions;
 pub mod probe;
 pub mod recording;
+mod rounds;
 pub mod rpc;
 pub mod seating;
 mod service;
@@ -54,7 +55,7 @@ use seating::Seating;
 use service::Service;
 use wave_lab::progress::Progress;
 use wave_report::RunResult;
-use wave_report::model::{SATURATION_LIMIT_US, SATURATION_SERVED, VariantResult};
+use wave_report::model::{Paired, SATURATION_LIMIT_US, SATURATION_SERVED, VariantResult};
 use wave_workloads::point::Limits;
 
 /// A command's exit code; 128 plus the signal, as in shells.
@@ -107,6 +108,7 @@ impl Ground<'_> {
 #[derive(Debug, Default)]
 struct Found {
     variants: Vec<VariantResult>,
+    paired: Option<Paired>,
     facts: Vec<(String, String)>,
     extra: serde_json::Value,
     failed: Vec<String>,
@@ -168,13 +170,17 @@ pub fn run(
         Kind::Enclaves(enclaves) => enclaves::run(&ground, enclaves),
         Kind::Chaos(chaos) => chaos::run(&ground, chaos),
     }?;
-    let mut facts = ground.service.facts();
-    facts.extend(found.facts);
+    // The first ones are shown below the table.
+    let mut facts = found.facts;
     facts.extend(simulated_only);
     facts.extend(journal.fact());
     facts.extend(ground.recording.as_ref().map(|recording| recording.fact()));
-    let if_disturbed = "points that they disturbed were repeated, or are not measurements";
+    let if_disturbed = match found.paired {
+        Some(_) => "intervals may be wider for it",
+        None => "points that they disturbed were repeated, or are not measurements",
+    };
     facts.extend(Neighbours::fact(before, journal, if_disturbed));
+    facts.extend(ground.service.facts());
     let aside_of = |variants: &[VariantResult]| {
         let points = variants.iter().flat_map(|variant| &variant.points);
         let (aside, done) = points
@@ -185,13 +191,14 @@ pub fn run(
         .variants
         .iter()
         .map(|variant| format!("{} {:.1}%", variant.name, aside_of(std::slice::from_ref(variant))));
-    facts.push((
+    let set_aside = (
         format!("{:.1}% of all latencies set aside", aside_of(&found.variants)),
         format!(
             "queued up while a CPU was taken away (a 10 us step took over 200 us); counted as served: {}",
             of_each.collect::<Vec<_>>().join(", ")
         ),
-    ));
+    );
+    facts.extend(found.paired.is_none().then_some(set_aside));
     let result = RunResult {
         scenario: scenario.name.clone(),
         host: "user".to_owned(),
@@ -204,6 +211,7 @@ pub fn run(
         seating: describe(&seating),
         started,
         variants: found.variants,
+        paired: found.paired,
         facts,
         extra: found.extra,
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use wave_workloads::arrivals::{Load, Mix};
 use wave_workloads::generator::{self, Seat, Settings};
-use wave_workloads::point as measured;
+use wave_workloads::{point as measured, recorder};
 
 use super::Failure;
 use super::seating::Seating;
@@ -61,6 +61,91 @@ pub struct Outcome {
     pub disturbed: Option<String>,
 }
 
+impl Outcome {
+    /// All samples of the trials of one load as one point. `None` without trials.
+    pub fn pooled(trials: &[&Outcome]) -> Option<Outcome> {
+        let mut pooled = (*trials.first()?).clone();
+        let count = trials.len() as f64;
+        let sum =
+            |of: fn(&measured::Point) -> u64| trials.iter().map(|trial| of(&trial.measured)).sum();
+        let most = |of: fn(&measured::GeneratorLag) -> u64| {
+            trials.iter().map(|trial| of(&trial.measured.generator)).max().unwrap_or(0)
+        };
+        let seconds: f64 = trials.iter().map(|trial| trial.measured.duration_s).sum();
+        let ended: f64 = trials
+            .iter()
+            .map(|trial| trial.measured.achieved_per_second * trial.measured.duration_s)
+            .sum();
+        pooled.measured = measured::Point {
+            offered_per_second: pooled.measured.offered_per_second,
+            achieved_per_second: ended / seconds,
+            sent: sum(|point| point.sent),
+            done: sum(|point| point.done),
+            set_aside: sum(|point| point.set_aside),
+            refused: sum(|point| point.refused),
+            duration_s: seconds,
+            classes: pooled_classes(trials),
+            generator: measured::GeneratorLag {
+                lag_p50_ns: most(|lag| lag.lag_p50_ns),
+                lag_p99_ns: most(|lag| lag.lag_p99_ns),
+                lag_max_ns: most(|lag| lag.lag_max_ns),
+                valid: true,
+                why_invalid: None,
+            },
+        };
+        let mean = |of: fn(&Cpu) -> f64| {
+            trials.iter().map(|trial| of(&trial.report.cpu)).sum::<f64>() / count
+        };
+        let cpu = Cpu {
+            host_useful_percent: mean(|cpu| cpu.host_useful_percent),
+            host_poll_percent: mean(|cpu| cpu.host_poll_percent),
+            agent_percent: mean(|cpu| cpu.agent_percent),
+        };
+        let outcomes = trials.iter().flat_map(|trial| &trial.report.outcomes);
+        let outcomes = summed(outcomes.cloned(), 0, |sum, more| sum + more);
+        pooled.report = Point { outcomes, cpu, ..for_report(&pooled.measured, &Delta::default()) };
+        let accounts = trials.iter().flat_map(|trial| &trial.account);
+        let accounts = accounts.map(|(part, ns)| (part.clone(), ns / count));
+        pooled.account = summed(accounts, 0.0, |sum, more| sum + more);
+        Some(pooled)
+    }
+}
+
+/// The latencies of each class, over all trials.
+fn pooled_classes(trials: &[&Outcome]) -> Vec<measured::ClassLatency> {
+    let classes = trials.first().map(|trial| &trial.measured.classes[..]).unwrap_or_default();
+    let pooled = |class: &measured::ClassLatency| {
+        let mut all = recorder::histogram();
+        let same = trials.iter().flat_map(|trial| &trial.measured.classes);
+        for text in same.filter(|other| other.name == class.name).map(|other| &other.histogram) {
+            let latencies = recorder::decode(text).expect("this program has encoded it");
+            all.add(latencies).expect("the bounds are the same");
+        }
+        measured::ClassLatency {
+            name: class.name.clone(),
+            latency: recorder::Latency::of(&all),
+            histogram: recorder::encode(&all),
+        }
+    };
+    classes.iter().map(pooled).collect()
+}
+
+/// The values of each name added up, in the order of their first appearance.
+fn summed<T: Copy>(
+    values: impl Iterator<Item = (String, T)>,
+    zero: T,
+    add: fn(T, T) -> T,
+) -> Vec<(String, T)> {
+    let mut sums: Vec<(String, T)> = Vec::new();
+    for (name, value) in values {
+        match sums.iter_mut().find(|(other, _)| *other == name) {
+            Some((_, sum)) => *sum = add(*sum, value),
+            None => sums.push((name, add(zero, value))),
+        }
+    }
+    sums
+}
+
 impl Try for Outcome {
     fn point(&self) -> &measured::Point {
         &self.measured
@@ -86,16 +171,17 @@ impl Try for Outcome {
     }
 }
 
-/// Runs one point of a system seated by `seating`, on the calling thread, which is the generator. Fails if requests were lost.
+/// Runs one point of a system seated by `seating`, on the calling thread, which is the generator. `watch` tells whether other
+/// processes disturbed it. Fails if requests were lost.
 pub fn run(
     system: &mut System,
     work: &Work,
     load: Load,
     settings: &Settings,
     seating: &Seating,
+    watch: Option<Watch>,
 ) -> Result<Outcome, Failure> {
     let per_second = load.rate_per_second();
-    let watch = Watch::start(seating);
     let before = system.sample();
     let ranges_before = work.ranges();
     let report = generator::run(load, settings, &work.recorder, system);
@@ -112,7 +198,7 @@ pub fn run(
         return Err(Failure::Check(format!("RocksDB failed {} GETs", work.failed())));
     }
     let delta = Delta::between(&before, &after, seating.workers.len());
-    let disturbed = watch.end(delta.agent_ns).disturbance();
+    let disturbed = watch.and_then(|watch| watch.end(delta.agent_ns).disturbance());
     let measured = measured::Point::new(&report, &recorded);
     let counts: Vec<u64> = recorded.classes.iter().map(|(_, latencies)| latencies.len()).collect();
     let served = recorded.done + recorded.in_warm_up;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use wave_workloads::arrivals::Load;
 use wave_workloads::generator::Settings;
 use wave_workloads::point::{self as measured, Limits, SENSITIVITY_LIMITS_US, SearchResult};
 
@@ -12,7 +13,7 @@ use super::preemptions::Preempted;
 use super::seating::{self, Seating};
 use super::service::Work;
 use super::system::System;
-use super::verdict::{Rule, TRIES, Try, put_saturations};
+use super::verdict::{Rule, TRIES, Try, Watch, put_saturations};
 use super::{Failure, Ground, keep_house, limits, mix, take_generators_seat, variant_result};
 use crate::scenario::Variant;
 use wave_report::model::VariantResult;
@@ -55,11 +56,6 @@ impl<'a> Session<'a> {
         let work = Work::new(Arc::clone(&ground.service), &mix, slots);
         keep_house(&seating, &ground.cpus)?;
         let system = System::start(variant, &seating, &work, ground.logs(&variant.name))?;
-        let enclave = match &system {
-            System::Linux(_) => None,
-            System::Enclave(hosted, _) => Some(Arc::downgrade(&hosted.enclave)),
-        };
-        ground.feed.watch(enclave.into_iter().collect(), &work);
         take_generators_seat(&seating)?;
         let terms = Terms::new(workload, &ground.scenario.run, mix, &seating);
         let rule = Rule::new(limits(workload), ground.patience);
@@ -74,8 +70,18 @@ impl<'a> Session<'a> {
             key: format!("{}, {}", ground.sessions.get(), variant.name),
             preempted_before: None,
         };
+        session.watch();
         ground.sessions.set(ground.sessions.get() + 1);
         Ok(session)
+    }
+
+    /// Shows this system in the live view.
+    fn watch(&self) {
+        let enclave = match &self.system {
+            System::Linux(_) => None,
+            System::Enclave(hosted, _) => Some(Arc::downgrade(&hosted.enclave)),
+        };
+        self.ground.feed.watch(enclave.into_iter().collect(), &self.work);
     }
 
     /// Runs one point by the common rule, up to `most` times, unless an earlier run has finished it.
@@ -104,19 +110,39 @@ impl<'a> Session<'a> {
     }
 
     /// Runs any load once, outside of the session's points.
-    pub fn load(
-        &mut self,
-        load: wave_workloads::arrivals::Load,
-        settings: &Settings,
-    ) -> Result<Outcome, Failure> {
-        let Session { system, work, seating, .. } = self;
-        let mut outcome = point::run(system, work, load, settings, seating)?;
-        if let System::Enclave(hosted, _) = system
-            && let Some(why) = hosted.replace_lost_agent()?
-        {
-            outcome.invalidate(&why);
-        }
+    pub fn load(&mut self, load: Load, settings: &Settings) -> Result<Outcome, Failure> {
+        let watch = Watch::start(&self.seating);
+        let (mut outcome, lost) = self.once(load, settings, Some(watch))?;
+        lost.inspect(|why| outcome.invalidate(why));
         Ok(outcome)
+    }
+
+    /// One trial of a round: the load `per_second`, with arrivals by `seed`. Nothing is set aside. Also returns why the host lost
+    /// its agent meanwhile, if it did.
+    pub fn trial(
+        &mut self,
+        per_second: f64,
+        seed: u64,
+    ) -> Result<(Outcome, Option<String>), Failure> {
+        self.watch();
+        let terms = Terms { seed, ..self.terms.clone() };
+        self.work.recorder.keep_all();
+        self.once(terms.load(per_second), &terms.settings, None)
+    }
+
+    fn once(
+        &mut self,
+        load: Load,
+        settings: &Settings,
+        watch: Option<Watch>,
+    ) -> Result<(Outcome, Option<String>), Failure> {
+        let Session { system, work, seating, .. } = self;
+        let outcome = point::run(system, work, load, settings, seating, watch)?;
+        let lost = match system {
+            System::Linux(_) => None,
+            System::Enclave(hosted, _) => hosted.replace_lost_agent()?,
+        };
+        Ok((outcome, lost))
     }
 
     /// Preemptions so far; None if there were none.

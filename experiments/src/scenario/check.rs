@@ -193,6 +193,8 @@ const RATE_MIN: f64 = 0.001;
 const REQUESTS_MAX: f64 = 1e9;
 /// Maximum length of a point. Longer ones are many points.
 const SECONDS_MAX: f64 = 3_600.0;
+/// The fewest rounds that give an interval.
+const ROUNDS_MIN: u32 = 6;
 /// Minimum time measured.
 const SECONDS_MIN: f64 = 0.001;
 /// Maximum length of a run with crashes: a day.
@@ -394,6 +396,7 @@ fn run(
         let unused = [
             ("run.seconds", raw.seconds.as_ref().map(Spanned::span)),
             ("run.loads_per_second", raw.loads_per_second.as_ref().map(Spanned::span)),
+            ("run.rounds", raw.rounds.as_ref().map(Spanned::span)),
             ("run.refine", raw.refine.as_ref().map(Spanned::span)),
             ("run.search", raw.search.as_ref().map(Spanned::span)),
             ("run.equal_cores", raw.equal_cores.as_ref().map(Spanned::span)),
@@ -414,6 +417,7 @@ fn run(
             warmup_seconds: warmup,
             seed,
             load,
+            rounds: 0,
             refine: 0,
             compare: None,
             equal_cores: true,
@@ -470,6 +474,7 @@ fn run(
         }
         (None, Some(search)) => self::search(search.get_ref(), seconds, source)?,
     };
+    let rounds = self::rounds(raw, kind, &load, source)?;
     let refine = source.within("run.refine", raw.refine.as_ref(), defaults::REFINE, 0..=16)?;
     if let Some(written) = &raw.refine
         && !matches!((kind, &load), (Kind::Load, Load::Each(_)))
@@ -484,7 +489,46 @@ fn run(
         return Err(source.refuse(written.span(), message));
     }
     let equal_cores = raw.equal_cores.as_ref().is_none_or(|written| *written.get_ref());
-    Ok(Run { seconds, warmup_seconds: warmup, seed, load, refine, compare: None, equal_cores })
+    Ok(Run {
+        seconds,
+        warmup_seconds: warmup,
+        seed,
+        load,
+        rounds,
+        refine,
+        compare: None,
+        equal_cores,
+    })
+}
+
+/// `run.rounds`, which excludes what judges single points.
+fn rounds(
+    raw: &RawRun,
+    kind: &Kind,
+    load: &Load,
+    source: Source<'_>,
+) -> Result<u32, ScenarioError> {
+    let rounds = source.within("run.rounds", raw.rounds.as_ref(), defaults::ROUNDS, 0..=10_000)?;
+    let Some(written) = raw.rounds.as_ref().filter(|_| rounds > 0) else { return Ok(0) };
+    if !matches!((kind, load), (Kind::Load, Load::Each(_))) {
+        let message = "`run.rounds` has a meaning only with kind = \"load\" and `loads_per_second`";
+        return Err(source.refuse(written.span(), message));
+    }
+    let others = [
+        ("run.refine", raw.refine.as_ref().map(Spanned::span)),
+        ("run.compare", raw.compare.as_ref().map(Spanned::span)),
+    ];
+    if let Some((field, Some(span))) = others.into_iter().find(|(_, span)| span.is_some()) {
+        let message = format!("`{field}` with `run.rounds`, expected one of them");
+        return Err(source.refuse(span, message));
+    }
+    if rounds < ROUNDS_MIN {
+        let message = format!(
+            "`run.rounds` is {rounds}, expected 0, or {ROUNDS_MIN} or more: fewer rounds give no interval"
+        );
+        return Err(source.refuse(written.span(), message));
+    }
+    Ok(rounds)
 }
 
 fn compare(

@@ -62,6 +62,7 @@ pub(super) struct RawRun {
     pub warmup_seconds: Option<Spanned<f64>>,
     pub seed: Option<u64>,
     pub loads_per_second: Option<Spanned<Vec<Spanned<f64>>>>,
+    pub rounds: Option<Spanned<u32>>,
     pub refine: Option<Spanned<u32>>,
     pub search: Option<Spanned<RawSearch>>,
     pub compare: Option<Spanned<RawCompare>>,

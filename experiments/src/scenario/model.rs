@@ -90,6 +90,10 @@ pub struct Run {
     /// Seed of every random stream.
     pub seed: u64,
     pub load: Load,
+    /// Number of rounds in which every variant runs each load once; 0 for one point of each load. Only with [`Kind::Load`] and
+    /// [`Load::Each`]. A simulated host, on which nothing disturbs, runs one point as long as all rounds.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub rounds: u32,
     /// Number of additional loads for each variant besides [`Load::Each`]: each is halfway between the highest load that it
     /// served and the next one that was tried. Only with [`Kind::Load`].
     pub refine: u32,
@@ -98,6 +102,11 @@ pub struct Run {
     /// Whether each offloaded variant also runs with one more core, if another variant is on-host; only with [`Kind::Load`].
     #[serde(skip_serializing_if = "is_default")]
     pub equal_cores: bool,
+}
+
+/// Results omit it, so that they stay comparable with older ones.
+fn is_zero(rounds: &u32) -> bool {
+    *rounds == 0
 }
 
 /// Results omit the default, so that they stay comparable with older ones.

@@ -69,7 +69,8 @@ fn demonstration_takes_less_than_a_minute() {
     let text = std::fs::read_to_string(&file).unwrap();
     let scenario = parse(&file, &text, POLICIES).unwrap();
     let Load::Each(loads) = scenario.run.load else { panic!("a list of loads") };
-    assert!(scenario.run.seconds * (loads.len() * scenario.variants.len()) as f64 <= 45.0);
+    let turns = loads.len() * scenario.variants.len() * scenario.run.rounds as usize;
+    assert!(scenario.run.seconds * turns as f64 <= 45.0 && scenario.run.rounds >= 20);
 }
 
 #[test]
@@ -323,6 +324,14 @@ fn wrong_meaning_is_refused_with_line_field_and_allowed_values() {
                  [[variant]]\nname = \"a\"\nplacement = \"offload\"\npolicy = \"fifo\"\n",
             ),
             "4: `run.refine` has a meaning only with kind = \"load\" and `loads_per_second`",
+        ),
+        (
+            message_with("[[variant]]", "rounds = 3\n[[variant]]"),
+            "5: `run.rounds` is 3, expected 0, or 6 or more: fewer rounds give no interval",
+        ),
+        (
+            message_with("[[variant]]", "rounds = 20\nrefine = 2\n[[variant]]"),
+            "6: `run.refine` with `run.rounds`, expected one of them",
         ),
         (
             message_with("[[variant]]", "compare = { with = \"b\" }\n[[variant]]"),

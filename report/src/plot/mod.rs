@@ -4,6 +4,7 @@ pub mod bars;
 pub mod chart;
 pub mod curves;
 mod percentiles;
+mod rounds;
 pub mod style;
 mod throughput;
 
@@ -13,7 +14,7 @@ use super::save::ReportError;
 /// The plots of a run; None where there is no data.
 #[derive(Debug, Default)]
 pub struct Plots {
-    /// p99 latency against throughput.
+    /// p99 latency against throughput, or against the load of paired rounds.
     pub throughput: Option<String>,
     /// Latency at each percentile.
     pub percentiles: Option<Percentiles>,
@@ -46,7 +47,11 @@ impl Plots {
 /// Draws every plot that `result` has data for.
 pub fn all(result: &RunResult) -> Result<Plots, ReportError> {
     Ok(Plots {
-        throughput: throughput::draw(result).map_err(in_file("throughput-latency.svg"))?,
+        throughput: match result.paired {
+            Some(_) => rounds::draw(result),
+            None => throughput::draw(result),
+        }
+        .map_err(in_file("throughput-latency.svg"))?,
         percentiles: percentiles::draw(result).map_err(in_file("cdf.svg"))?,
         ladder: bars::ladder(result).map_err(in_file("ladder.svg"))?,
         account: bars::account(result).map_err(in_file("account.svg"))?,

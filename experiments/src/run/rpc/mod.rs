@@ -139,6 +139,7 @@ pub fn run(
             .map(|row| row.variant(scenario, &limits, found::AGENT_WITH_LOOKS))
             .collect(),
         facts,
+        paired: None,
         extra: found::extra(scenario, &rows, equal, &twins, &limits),
     };
     let failed = rows.iter().filter(|row| row.answers_nobody());

@@ -120,6 +120,7 @@ pub fn run(
         started,
         variants: rows.iter().map(|row| row.variant(scenario, &limits, found::AGENT)).collect(),
         facts,
+        paired: None,
         extra: found::extra(scenario, &rows, equal, &twins, &limits),
     };
     let failed = rows.iter().filter(|row| row.answers_nobody());

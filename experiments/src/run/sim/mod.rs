@@ -103,6 +103,7 @@ pub fn run(
         seating: "Simulated: every host core, agent and generator has a CPU for itself.".to_owned(),
         started,
         variants: found.variants,
+        paired: None,
         facts,
         extra: found.extra,
     };

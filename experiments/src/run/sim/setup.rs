@@ -80,7 +80,11 @@ impl Simulated {
             setup,
             classes: scenario.workload.classes.iter().map(class).collect(),
             warmup: nanos(scenario.run.warmup_seconds),
-            measure: nanos(scenario.run.seconds - scenario.run.warmup_seconds),
+            // One point as long as all rounds: nothing disturbs it.
+            measure: nanos(
+                (scenario.run.seconds - scenario.run.warmup_seconds)
+                    * f64::from(scenario.run.rounds.max(1)),
+            ),
             generators: generators as usize,
         })
     }

@@ -228,6 +228,11 @@ pub(super) const REQUESTS: &[Row] = &[
     )
     .default("none"),
     row(
+        "run.rounds",
+        "Rounds in which every variant runs each load once, in random order: 6 or more. All systems are started before the \
+         first round. 0 is one point of each load, one variant after the other. Only `load`, beside `run.loads_per_second`.",
+    ),
+    row(
         "run.refine",
         "Further loads for each variant, near its saturation. Only `load`, beside `run.loads_per_second`.",
     ),

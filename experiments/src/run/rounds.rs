@@ -1,0 +1,161 @@
+//! All rows under the same loads, by paired rounds (docs/adr/0106).
+//!
+//! All systems are started before the first round; those without load are idle. In each round every row runs each load once, in
+//! random order; rows at the same load get the same arrivals. Nothing is repeated or left out because of how a row fared.
+
+mod conclusion;
+
+use serde::{Deserialize, Serialize};
+
+use super::load::Row;
+use super::point::Outcome;
+use super::preemptions::Preempted;
+use super::session::{Session, variant_found};
+use super::{Failure, Found, Ground, limits};
+use wave_report::model::VariantResult;
+
+/// One trial of a row in a round, as kept in the journal.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct Trial {
+    outcome: Outcome,
+    /// Time since the run's start, in seconds.
+    at_s: f64,
+    /// Preemptions in this process up to and including this trial; `None` without an agent.
+    preempted: Option<Preempted>,
+    /// Why the row lost its agent in this trial, if it did.
+    lost: Option<String>,
+}
+
+/// The trials of a row at one of its loads, a round each.
+#[derive(Debug)]
+struct AtLoad {
+    per_second: f64,
+    trials: Vec<Trial>,
+}
+
+/// A row, its running system, and its trials at each load.
+struct Alive<'a, 'g> {
+    row: &'a Row,
+    session: Session<'g>,
+    loads: Vec<AtLoad>,
+    /// The preemptions of trials that an earlier run has finished.
+    preempted_before: Option<Preempted>,
+}
+
+/// Number of steps that [`run`] reports.
+pub(super) fn steps(rounds: u32) -> u64 {
+    u64::from(rounds)
+}
+
+/// Runs `rounds` rounds of `rows` at `loads`.
+pub(super) fn run<'a>(
+    ground: &'a Ground<'a>,
+    rows: &[Row],
+    loads: &[f64],
+    rounds: u32,
+) -> Result<Found, Failure> {
+    let started = std::time::Instant::now();
+    let start = |row| Alive::start(ground, row, loads);
+    let mut alive: Vec<_> = rows.iter().map(start).collect::<Result<_, Failure>>()?;
+    let seed = ground.scenario.run.seed;
+    for round in 0..u64::from(rounds) {
+        ground.begin(&format!("round {} of {rounds}", round + 1));
+        // Neighbours in time are what is compared: all rows at one load, then all at the next.
+        for at in wave_compare::order(seed, round, loads.len()) {
+            for row in wave_compare::order(seed ^ (at as u64 + 1), round, rows.len()) {
+                alive[row].trial(ground, at, round, started)?;
+            }
+        }
+        ground.end();
+    }
+    let mut found = Found::default();
+    let limits = limits(&ground.scenario.workload);
+    let mut of_rows = Vec::new();
+    for Alive { row, session, loads, preempted_before } in alive {
+        let mut preempted = session.preemptions();
+        if let (Some(all), Some(before)) = (&mut preempted, &preempted_before) {
+            all.add(before);
+        }
+        if let Some(preempted) = &preempted {
+            let policy = row.variant.agent().map_or("", |agent| &agent.policy);
+            found.facts.extend(preempted.facts(&row.variant.name, policy));
+        }
+        drop(session);
+        found.facts.extend(lost_agents(row, &loads));
+        let pooled = loads.iter().filter_map(|load| {
+            let outcomes: Vec<&Outcome> = load.trials.iter().map(|trial| &trial.outcome).collect();
+            Outcome::pooled(&outcomes)
+        });
+        let result = VariantResult {
+            preemptions: preempted.map(|preempted| preempted.report()),
+            // Rounds are disturbed differently, so no saturation is derived from them.
+            saturation_per_second: None,
+            not_measurable: None,
+            saturation_by_limit: Vec::new(),
+            limits_not_measurable: Vec::new(),
+            ..variant_found(&row.variant, &limits, pooled.collect())
+        };
+        found.variants.push(result);
+        of_rows.push(loads);
+    }
+    found.paired = conclusion::of(&found.variants, &of_rows, &limits.class, seed);
+    let run = &ground.scenario.run;
+    found.facts.push((
+        format!("{rounds} rounds: every row runs each load once, in random order"),
+        format!(
+            "{:.0} ms measured after {:.0} ms of warm-up, the same arrivals at the same load; all trials count",
+            (run.seconds - run.warmup_seconds) * 1e3,
+            run.warmup_seconds * 1e3
+        ),
+    ));
+    Ok(found)
+}
+
+/// A fact about the agents that a row has lost, if it has.
+fn lost_agents(row: &Row, loads: &[AtLoad]) -> Option<(String, String)> {
+    let trials = || loads.iter().flat_map(|load| &load.trials);
+    let why = trials().find_map(|trial| trial.lost.as_deref())?;
+    let lost = trials().filter(|trial| trial.lost.is_some()).count();
+    let all = trials().count();
+    Some((
+        format!("{}: agents lost in {lost} of {all} trials", row.variant.name),
+        format!("{why}; these trials count, and another agent was started after each"),
+    ))
+}
+
+impl<'a, 'g> Alive<'a, 'g> {
+    fn start(ground: &'g Ground<'g>, row: &'a Row, loads: &[f64]) -> Result<Self, Failure> {
+        let loads = loads.iter().map(|load| load * row.factor);
+        Ok(Alive {
+            row,
+            session: Session::start(ground, &row.variant)?,
+            loads: loads.map(|per_second| AtLoad { per_second, trials: Vec::new() }).collect(),
+            preempted_before: None,
+        })
+    }
+
+    /// Runs the load with this index once, unless an earlier run has.
+    fn trial(
+        &mut self,
+        ground: &Ground<'_>,
+        at: usize,
+        round: u64,
+        started: std::time::Instant,
+    ) -> Result<(), Failure> {
+        let per_second = self.loads[at].per_second;
+        let key = format!("round {round}, {}: {per_second}", self.row.variant.name);
+        let mut ran = false;
+        let trial = ground.journal.point(&key, || {
+            ran = true;
+            let at_s = started.elapsed().as_secs_f64();
+            let seed = ground.scenario.run.seed.wrapping_add(round);
+            let (outcome, lost) = self.session.trial(per_second, seed)?;
+            Ok(Trial { outcome, at_s, preempted: self.session.preemptions(), lost })
+        })?;
+        if !ran {
+            self.preempted_before.clone_from(&trial.preempted);
+        }
+        self.loads[at].trials.push(trial);
+        Ok(())
+    }
+}

@@ -1,0 +1,211 @@
+//! What the rounds say of the rows: the orders that can be claimed, and the load that each serves at the same p99.
+
+use std::cmp::Ordering;
+
+use wave_compare::curve::{Served, served};
+use wave_compare::{Pair, Spread, resampled};
+use wave_report::model::{Paired, PairedLoad, PairedOrder, PairedRow, ServedShare, VariantResult};
+use wave_report::number::micros;
+
+use super::AtLoad;
+
+/// An interval around 1 of at most this width is called equal; a wider one leaves it open.
+const EQUAL_WIDTH: f64 = 0.1;
+
+/// The conclusion from the trials of each row; `class` is the class of requests whose p99 is compared. `None` without trials.
+pub(super) fn of(
+    variants: &[VariantResult],
+    rows: &[Vec<AtLoad>],
+    class: &str,
+    seed: u64,
+) -> Option<Paired> {
+    let counts = rows.iter().flatten().map(|load| load.trials.len());
+    let rounds = counts.min().filter(|rounds| *rounds > 0)?;
+    let curves: Vec<Curve> = variants
+        .iter()
+        .zip(rows)
+        .map(|(variant, loads)| Curve::of(variant, loads, class, rounds))
+        .collect();
+    let reference = reference(variants);
+    let orders = orders(variants, &curves);
+    let claimed = orders.iter().filter(|order| order.claimed.is_some()).count();
+    let (limit_ns, shares) = shares(variants, &curves, reference, rounds, seed);
+    Some(Paired {
+        rounds: rounds as u32,
+        class: class.to_owned(),
+        rows: curves.iter().map(|curve| curve.row.clone()).collect(),
+        claimed_share: claimed as f64 / orders.len().max(1) as f64,
+        orders,
+        conclusion: conclusion(&variants[reference].name, class, limit_ns, &shares),
+        reference: variants[reference].name.clone(),
+        limit_ns,
+        shares,
+    })
+}
+
+/// The row that others are compared with: the first on-host agent, else the first agent, else the first row.
+fn reference(variants: &[VariantResult]) -> usize {
+    let first = |is: fn(&VariantResult) -> bool| variants.iter().position(is);
+    let on_host = first(|variant| variant.placement == "onhost");
+    on_host.or_else(|| first(|variant| !variant.policy.is_empty())).unwrap_or(0)
+}
+
+/// The p99 of a row at each load: of each round, and of all samples.
+struct Curve {
+    row: PairedRow,
+    pooled_ns: Vec<f64>,
+}
+
+impl Curve {
+    fn of(variant: &VariantResult, loads: &[AtLoad], class: &str, rounds: usize) -> Curve {
+        let pooled = |per_second: f64| {
+            let point = variant.points.iter().find(|point| point.offered_per_second == per_second);
+            let of_class = point.and_then(|point| point.classes.iter().find(|of| of.name == class));
+            of_class.map_or(f64::NAN, |of| of.latency.p99_ns as f64)
+        };
+        let at = |load: &AtLoad| {
+            let p99_ns: Vec<f64> = load.trials[..rounds]
+                .iter()
+                .map(|trial| {
+                    let latency = trial.outcome.measured.latency(class);
+                    latency.map_or(f64::NAN, |latency| latency.p99_ns as f64)
+                })
+                .collect();
+            let spread = Spread::of(&p99_ns).expect("there is a round");
+            PairedLoad {
+                offered_per_second: load.per_second,
+                quiet_p99_ns: spread.quiet,
+                median_p99_ns: spread.median,
+                worst_p99_ns: spread.worst,
+                worst_at_s: load.trials[spread.worst_round].at_s,
+                p99_ns,
+            }
+        };
+        Curve {
+            row: PairedRow { name: variant.name.clone(), loads: loads.iter().map(at).collect() },
+            pooled_ns: loads.iter().map(|load| pooled(load.per_second)).collect(),
+        }
+    }
+
+    /// Pairs of load and p99: of quiet rounds, among the `drawn` ones.
+    fn quiet(&self, drawn: &[usize]) -> Vec<(f64, f64)> {
+        let at = |load: &PairedLoad| {
+            let values: Vec<f64> = drawn.iter().map(|round| load.p99_ns[*round]).collect();
+            (load.offered_per_second, Spread::of(&values).map_or(f64::NAN, |spread| spread.quiet))
+        };
+        self.row.loads.iter().map(at).collect()
+    }
+
+    /// The same of all samples.
+    fn pooled(&self) -> Vec<(f64, f64)> {
+        let loads = self.row.loads.iter().map(|load| load.offered_per_second);
+        loads.zip(self.pooled_ns.iter().copied()).collect()
+    }
+}
+
+/// Each row against the next one, at each load.
+fn orders(variants: &[VariantResult], curves: &[Curve]) -> Vec<PairedOrder> {
+    let mut orders = Vec::new();
+    for (at, pair) in curves.windows(2).enumerate() {
+        for (load, (first, second)) in pair[0].row.loads.iter().zip(&pair[1].row.loads).enumerate()
+        {
+            // A row with more cores has higher loads.
+            if first.offered_per_second != second.offered_per_second {
+                continue;
+            }
+            let pooled = (pair[0].pooled_ns[load], pair[1].pooled_ns[load]);
+            let Some(pair) = Pair::of(&first.p99_ns, &second.p99_ns, pooled) else { continue };
+            orders.push(PairedOrder {
+                offered_per_second: first.offered_per_second,
+                first: variants[at].name.clone(),
+                second: variants[at + 1].name.clone(),
+                ratio: pair.ratio.median,
+                low: pair.ratio.low,
+                high: pair.ratio.high,
+                pooled_ratio: pair.pooled,
+                claimed: pair.order().map(|order| match order {
+                    Ordering::Less => "lower".to_owned(),
+                    _ => "higher".to_owned(),
+                }),
+            });
+        }
+    }
+    orders
+}
+
+/// The load of each other row at one p99, as a share of the reference's; and this p99: the lowest that any row has at its highest
+/// load in quiet rounds. Empty if the reference exceeds it at its lowest load.
+fn shares(
+    variants: &[VariantResult],
+    curves: &[Curve],
+    reference: usize,
+    rounds: usize,
+    seed: u64,
+) -> (f64, Vec<ServedShare>) {
+    let lowest_at_top = |curves: &[Vec<(f64, f64)>]| {
+        let tops = curves.iter().filter_map(|curve| curve.last().map(|(_, p99)| *p99));
+        tops.fold(f64::INFINITY, f64::min)
+    };
+    let share = |curves: &[Vec<(f64, f64)>], row: usize| {
+        let limit = lowest_at_top(curves);
+        let of = |row: usize| served(&curves[row], limit).map_or(f64::NAN, Served::load);
+        of(row) / of(reference)
+    };
+    let quiet = |drawn: &[usize]| -> Vec<Vec<(f64, f64)>> {
+        curves.iter().map(|curve| curve.quiet(drawn)).collect()
+    };
+    let all: Vec<usize> = (0..rounds).collect();
+    let (of_all, pooled): (Vec<_>, Vec<_>) =
+        (quiet(&all), curves.iter().map(Curve::pooled).collect());
+    let limit = lowest_at_top(&of_all);
+    if matches!(served(&of_all[reference], limit), Some(Served::Below(_))) {
+        return (limit, Vec::new());
+    }
+    let others = (0..curves.len()).filter(|row| *row != reference);
+    let shares = others.filter_map(|row| {
+        let (low, high) = resampled(rounds, seed, |drawn| share(&quiet(drawn), row))?;
+        Some(ServedShare {
+            name: variants[row].name.clone(),
+            ratio: share(&of_all, row),
+            low,
+            high,
+            is_bound: matches!(served(&of_all[row], limit), Some(Served::Below(_))),
+            pooled_ratio: share(&pooled, row),
+        })
+    });
+    (limit, shares.collect())
+}
+
+/// The shares in one sentence.
+fn conclusion(reference: &str, class: &str, limit_ns: f64, shares: &[ServedShare]) -> String {
+    let limit = micros(limit_ns as u64);
+    match shares {
+        [] => format!(
+            "\"{reference}\" exceeds a {class} p99 of {limit} us at its lowest load, so nothing is compared with it."
+        ),
+        shares => {
+            let parts: Vec<String> = shares.iter().map(|share| part(share, reference)).collect();
+            format!("At a {class} p99 of {limit} us, {}.", parts.join("; "))
+        }
+    }
+}
+
+fn part(share: &ServedShare, reference: &str) -> String {
+    let ServedShare { name, ratio, low, high, is_bound, pooled_ratio } = share;
+    let interval = format!("95% interval {low:.2} to {high:.2}");
+    if *is_bound {
+        format!("\"{name}\" serves less than {ratio:.2} times the load of \"{reference}\"")
+    } else if *low <= 1.0 && *high >= 1.0 && high - low <= EQUAL_WIDTH {
+        format!("\"{name}\" serves as much as \"{reference}\" ({interval})")
+    } else if *low <= 1.0 && *high >= 1.0 {
+        format!(
+            "this run cannot tell whether \"{name}\" serves more or less than \"{reference}\" ({interval})"
+        )
+    } else if (*ratio < 1.0) != (*pooled_ratio < 1.0) {
+        format!(
+            "this run cannot tell about \"{name}\": rounds say {ratio:.2} times the load of \"{reference}\", all samples {pooled_ratio:.2}"
+        )
+    } else {
+        format!("\"{name}\" serves {ratio:.2} times the load of \"{reference}\" ({interval})")
+    }
+}
