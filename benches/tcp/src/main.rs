@@ -116,6 +116,7 @@ Values have 64 bytes; nginx sends a file of 1 KiB.
 
 With --against, an agent of another build serves beside this one, on the same veth pair, and the TAP device is left out:
 
+  base     the program over the other build
   against  this build against the other: the median over rounds of the ratio within a round, turned so that above 1 this build
            is better, with the ends of its 95% interval; at least 6 chunks are needed, and 40 short ones are better than 7 long ones
 
@@ -123,7 +124,7 @@ Example:
   sudo wave bench tcp apps --against ../base/target/release --chunks 40 --chunk-seconds 0.2"
     )]
     Apps(AppsArgs),
-    /// A connection that is served as a stream of the kernel's, beside the same program's others.
+    /// A demoted connection, beside the same program's others.
     #[command(
         after_help = "One connection at a time: 64-byte requests one after the other, and a stream in each direction. The program runs over an agent by
 `wave tcp run`.
@@ -133,7 +134,7 @@ Example:
   agent     a connection of the program's own
   demoted   a connection that has become a stream of the kernel's, which the agent feeds
 
-  added_round_trip_us        how much longer a round trip is than that of a connection of the program's own
+  added_round_trip_us        a round trip less that of `agent`
   throughput_ratio_vs_agent  demoted divided by agent: in (to the program) and out"
     )]
     Demoted(Output),

@@ -76,7 +76,7 @@ impl Refusals {
     ) {
         let Who { pid, uid } = who;
         let program = program.map_or_else(String::new, |program| format!(" ({program})"));
-        let what = "has a connection that is now a stream of the kernel's, and slower";
+        let what = "has a demoted connection, which is slower";
         self.say(now, format_args!("process {pid}{program} of user {uid} {what}: {cause}"));
     }
 
@@ -89,7 +89,9 @@ impl Refusals {
         self.said = Some(now);
         match std::mem::take(&mut self.unsaid) {
             0 => say!("wave tcp: {line}"),
-            more => say!("wave tcp: {line} (and {more} lines left out: see `wave tcp ss`)"),
+            more => say!(
+                "wave tcp: {line} ({more} more lines left out; `wave tcp ss` has the refusals)"
+            ),
         }
     }
 
