@@ -30,7 +30,7 @@ pub enum Seat {
     /// The agent has a CPU of its own, and spins.
     #[default]
     Own,
-    /// The agent yields its CPU between polls. After a long yield it does without for 100 ms, and sleeps when it has no work.
+    /// The agent yields its CPU between polls. After a long yield it does without for a while, and sleeps when it has no work.
     Shared,
 }
 

@@ -176,36 +176,73 @@ fn shares(
     (limit, shares.collect())
 }
 
-/// The shares in one sentence.
+/// What the shares say, in a sentence or two.
 fn conclusion(reference: &str, class: &str, limit_ns: f64, shares: &[ServedShare]) -> String {
     let limit = micros(limit_ns as u64);
-    match shares {
-        [] => format!(
+    if shares.is_empty() {
+        return format!(
             "\"{reference}\" exceeds a {class} p99 of {limit} us at its lowest load, so nothing is compared with it."
-        ),
-        shares => {
-            let parts: Vec<String> = shares.iter().map(|share| part(share, reference)).collect();
-            format!("At a {class} p99 of {limit} us, {}.", parts.join("; "))
-        }
+        );
+    }
+    let (known, open): (Vec<_>, Vec<_>) =
+        shares.iter().map(|share| part(share, reference)).partition(Result::is_ok);
+    let known: Vec<String> = known.into_iter().flatten().collect();
+    let open: Vec<String> = open.into_iter().filter_map(Result::err).collect();
+    let cannot_tell = format!(
+        "this run cannot tell whether {} serves more or less than \"{reference}\"",
+        open.join(" or ")
+    );
+    let mut parts = known;
+    parts.extend((!open.is_empty()).then_some(cannot_tell));
+    format!("At a {class} p99 of {limit} us, {}.", parts.join("; "))
+}
+
+/// What a share says; an error if that is open: the row and why.
+fn part(share: &ServedShare, reference: &str) -> Result<String, String> {
+    let ServedShare { name, ratio, low, high, is_bound, pooled_ratio } = share;
+    let has_one = *low <= 1.0 && *high >= 1.0;
+    let interval = format!("95% interval {low:.2} to {high:.2}");
+    if *is_bound {
+        Ok(format!("\"{name}\" serves less than {ratio:.2} times the load of \"{reference}\""))
+    } else if has_one && high - low <= EQUAL_WIDTH {
+        Ok(format!("\"{name}\" serves as much as \"{reference}\" ({interval})"))
+    } else if has_one {
+        Err(format!("\"{name}\" ({interval})"))
+    } else if (*ratio < 1.0) != (*pooled_ratio < 1.0) {
+        Err(format!(
+            "\"{name}\" (rounds say {ratio:.2} times the load, all samples {pooled_ratio:.2})"
+        ))
+    } else {
+        Ok(format!("\"{name}\" serves {ratio:.2} times the load of \"{reference}\" ({interval})"))
     }
 }
 
-fn part(share: &ServedShare, reference: &str) -> String {
-    let ServedShare { name, ratio, low, high, is_bound, pooled_ratio } = share;
-    let interval = format!("95% interval {low:.2} to {high:.2}");
-    if *is_bound {
-        format!("\"{name}\" serves less than {ratio:.2} times the load of \"{reference}\"")
-    } else if *low <= 1.0 && *high >= 1.0 && high - low <= EQUAL_WIDTH {
-        format!("\"{name}\" serves as much as \"{reference}\" ({interval})")
-    } else if *low <= 1.0 && *high >= 1.0 {
-        format!(
-            "this run cannot tell whether \"{name}\" serves more or less than \"{reference}\" ({interval})"
-        )
-    } else if (*ratio < 1.0) != (*pooled_ratio < 1.0) {
-        format!(
-            "this run cannot tell about \"{name}\": rounds say {ratio:.2} times the load of \"{reference}\", all samples {pooled_ratio:.2}"
-        )
-    } else {
-        format!("\"{name}\" serves {ratio:.2} times the load of \"{reference}\" ({interval})")
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(name: &str, [ratio, low, high, pooled_ratio]: [f64; 4]) -> ServedShare {
+        ServedShare { name: name.to_owned(), ratio, low, high, is_bound: false, pooled_ratio }
+    }
+
+    #[test]
+    fn conclusion_claims_what_rounds_and_all_samples_agree_on() {
+        let shares = [
+            share("slower", [0.6, 0.5, 0.7, 0.8]),
+            share("wide", [0.9, 0.7, 1.2, 0.9]),
+            share("equal", [1.0, 0.97, 1.02, 1.1]),
+            share("stalls", [1.3, 1.2, 1.4, 0.5]),
+            ServedShare { is_bound: true, ..share("far", [0.3, 0.2, 0.4, 0.3]) },
+        ];
+        let said = conclusion("near", "GET", 112_400.0, &shares);
+        assert_eq!(
+            said,
+            "At a GET p99 of 112 us, \"slower\" serves 0.60 times the load of \"near\" (95% interval 0.50 to 0.70); \
+             \"equal\" serves as much as \"near\" (95% interval 0.97 to 1.02); \
+             \"far\" serves less than 0.30 times the load of \"near\"; \
+             this run cannot tell whether \"wide\" (95% interval 0.70 to 1.20) or \
+             \"stalls\" (rounds say 1.30 times the load, all samples 0.50) serves more or less than \"near\"."
+        );
+        assert!(conclusion("near", "GET", 112_400.0, &[]).contains("nothing is compared"));
     }
 }
