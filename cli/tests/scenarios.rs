@@ -170,10 +170,8 @@ fn rocksdb_fifo_natively() {
         let shown = std::fs::read_to_string(directory.path().join("out/rocksdb-fifo").join(file));
         assert!(shown.unwrap().contains("on-host agent"), "{file}");
     }
-    assert!(
-        conclusion.starts_with("At a GET p99 of ") && conclusion.ends_with('.'),
-        "{conclusion}"
-    );
+    // What it says depends on the machine.
+    assert!(conclusion.contains(" GET p99 of ") && conclusion.ends_with('.'), "{conclusion}");
 }
 
 #[test]

@@ -59,6 +59,8 @@ pub struct Paired {
     pub reference: String,
     /// p99 at which `shares` compare, in nanoseconds.
     pub limit_ns: f64,
+    /// What the reference serves at this p99: interpolated between its loads. `None` if it exceeds this p99 at its lowest load.
+    pub reference_per_second: Option<f64>,
     /// What each other variant serves.
     pub shares: Vec<ServedShare>,
     /// The answer to the scenario's question, in a sentence.

@@ -78,8 +78,8 @@ pub fn orders(paired: &Paired) -> Table {
     Table { head, rows: paired.orders.iter().map(row).collect() }
 }
 
-/// How the figures are to be read, in at most four lines.
-pub fn notes(paired: &Paired) -> [String; 2] {
+/// How the figures are to be read, in a few lines.
+pub fn notes(paired: &Paired) -> [String; 3] {
     let claimed = paired.orders.iter().filter(|order| order.claimed.is_some()).count();
     [
         format!(
@@ -91,6 +91,11 @@ pub fn notes(paired: &Paired) -> [String; 2] {
             "Orders claimed between neighbouring variants: {claimed} of {}. An order is claimed where the 95% interval of the ratio \
              within a round excludes 1 and the ratio of all samples lies on the same side.",
             paired.orders.len()
+        ),
+        format!(
+            "The sentence compares with \"{}\", at the lowest p99 that any variant has at its highest load in quiet rounds; loads \
+             between those of the run are interpolated.",
+            paired.reference
         ),
     ]
 }

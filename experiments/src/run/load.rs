@@ -84,6 +84,14 @@ pub(super) fn steps(scenario: &Scenario, cpus: usize) -> u64 {
     (rows.len() * steps_of_row(&scenario.run)) as u64 + compare::steps(scenario, &rows)
 }
 
+/// Number of points in each of these steps.
+pub(super) fn trials_of_step(scenario: &Scenario, cpus: usize) -> f64 {
+    match (&scenario.run.load, scenario.run.rounds) {
+        (Load::Each(loads), 1..) => (rows(scenario, cpus).0.len() * loads.len()) as f64,
+        _ => 1.0,
+    }
+}
+
 /// Number of systems that [`run`] starts.
 pub(super) fn sessions(scenario: &Scenario, cpus: usize) -> usize {
     let rows = rows(scenario, cpus).0;

@@ -139,7 +139,8 @@ pub fn run(
     enough_cpus(most_cores(scenario), cpus.len(), &scenario.name)?;
     let progress = Progress::new(steps + 2, quiet);
     journal.follow(&progress);
-    progress.say(&planned(steps, scenario.run.seconds));
+    progress
+        .say(&planned(steps, scenario.run.seconds * load::trials_of_step(scenario, cpus.len())));
     let simulated_only = simulated_only(scenario);
     if let Some((what, how)) = &simulated_only {
         progress.say(&format!("{}: {what}: {how}", scenario.name));
@@ -171,15 +172,15 @@ pub fn run(
         Kind::Chaos(chaos) => chaos::run(&ground, chaos),
     }?;
     // The first ones are shown below the table.
-    let mut facts = found.facts;
-    facts.extend(simulated_only);
-    facts.extend(journal.fact());
-    facts.extend(ground.recording.as_ref().map(|recording| recording.fact()));
     let if_disturbed = match found.paired {
         Some(_) => "intervals may be wider for it",
         None => "points that they disturbed were repeated, or are not measurements",
     };
-    facts.extend(Neighbours::fact(before, journal, if_disturbed));
+    let mut facts: Vec<_> =
+        Neighbours::fact(before, journal, if_disturbed).into_iter().chain(found.facts).collect();
+    facts.extend(simulated_only);
+    facts.extend(journal.fact());
+    facts.extend(ground.recording.as_ref().map(|recording| recording.fact()));
     facts.extend(ground.service.facts());
     let aside_of = |variants: &[VariantResult]| {
         let points = variants.iter().flat_map(|variant| &variant.points);
@@ -240,7 +241,7 @@ fn enough_cpus(cores: u32, cpus: usize, scenario: &str) -> Result<(), Failure> {
 
 /// Minimum duration of a run, in words.
 fn planned(points: u64, seconds: f64) -> String {
-    let all = points as f64 * seconds;
+    let (all, seconds) = (points as f64 * seconds, (seconds * 1e3).round() / 1e3);
     let whole = match all {
         ..60.0 => format!("{all:.0} s"),
         60.0..7_200.0 => format!("{:.0} min", all / 60.0),

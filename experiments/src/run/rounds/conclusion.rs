@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use wave_compare::curve::{Served, served};
 use wave_compare::{Pair, Spread, resampled};
 use wave_report::model::{Paired, PairedLoad, PairedOrder, PairedRow, ServedShare, VariantResult};
-use wave_report::number::micros;
+use wave_report::number::{micros, thousands};
 
 use super::AtLoad;
 
@@ -29,14 +29,21 @@ pub(super) fn of(
     let reference = reference(variants);
     let orders = orders(variants, &curves);
     let claimed = orders.iter().filter(|order| order.claimed.is_some()).count();
-    let (limit_ns, shares) = shares(variants, &curves, reference, rounds, seed);
+    let Shares { limit_ns, reference_per_second, shares } =
+        shares(variants, &curves, reference, rounds, seed);
     Some(Paired {
         rounds: rounds as u32,
         class: class.to_owned(),
         rows: curves.iter().map(|curve| curve.row.clone()).collect(),
         claimed_share: claimed as f64 / orders.len().max(1) as f64,
         orders,
-        conclusion: conclusion(&variants[reference].name, class, limit_ns, &shares),
+        conclusion: conclusion(
+            &variants[reference].name,
+            reference_per_second,
+            &format!("{class} p99 of {} us", micros(limit_ns as u64)),
+            &shares,
+        ),
+        reference_per_second,
         reference: variants[reference].name.clone(),
         limit_ns,
         shares,
@@ -133,15 +140,23 @@ fn orders(variants: &[VariantResult], curves: &[Curve]) -> Vec<PairedOrder> {
     orders
 }
 
-/// The load of each other row at one p99, as a share of the reference's; and this p99: the lowest that any row has at its highest
-/// load in quiet rounds. Empty if the reference exceeds it at its lowest load.
+/// What rows serve at one p99.
+struct Shares {
+    /// The p99: the lowest that any row has at its highest load in quiet rounds.
+    limit_ns: f64,
+    /// The load of the reference; `None` if it exceeds this p99 at its lowest load.
+    reference_per_second: Option<f64>,
+    /// The load of each other row, as a share of the reference's.
+    shares: Vec<ServedShare>,
+}
+
 fn shares(
     variants: &[VariantResult],
     curves: &[Curve],
     reference: usize,
     rounds: usize,
     seed: u64,
-) -> (f64, Vec<ServedShare>) {
+) -> Shares {
     let lowest_at_top = |curves: &[Vec<(f64, f64)>]| {
         let tops = curves.iter().filter_map(|curve| curve.last().map(|(_, p99)| *p99));
         tops.fold(f64::INFINITY, f64::min)
@@ -158,9 +173,12 @@ fn shares(
     let (of_all, pooled): (Vec<_>, Vec<_>) =
         (quiet(&all), curves.iter().map(Curve::pooled).collect());
     let limit = lowest_at_top(&of_all);
-    if matches!(served(&of_all[reference], limit), Some(Served::Below(_))) {
-        return (limit, Vec::new());
-    }
+    let reference_per_second = match served(&of_all[reference], limit) {
+        None | Some(Served::Below(_)) => {
+            return Shares { limit_ns: limit, reference_per_second: None, shares: Vec::new() };
+        }
+        Some(served) => Some(served.load()),
+    };
     let others = (0..curves.len()).filter(|row| *row != reference);
     let shares = others.filter_map(|row| {
         let (low, high) = resampled(rounds, seed, |drawn| share(&quiet(drawn), row))?;
@@ -173,47 +191,49 @@ fn shares(
             pooled_ratio: share(&pooled, row),
         })
     });
-    (limit, shares.collect())
+    Shares { limit_ns: limit, reference_per_second, shares: shares.collect() }
 }
 
-/// What the shares say, in a sentence or two.
-fn conclusion(reference: &str, class: &str, limit_ns: f64, shares: &[ServedShare]) -> String {
-    let limit = micros(limit_ns as u64);
-    if shares.is_empty() {
+/// What the shares say, in a sentence. `at` names the p99.
+fn conclusion(
+    reference: &str,
+    reference_per_second: Option<f64>,
+    at: &str,
+    shares: &[ServedShare],
+) -> String {
+    let Some(per_second) = reference_per_second else {
         return format!(
-            "\"{reference}\" exceeds a {class} p99 of {limit} us at its lowest load, so nothing is compared with it."
+            "\"{reference}\" exceeds a {at} at its lowest load, so nothing is compared with it."
         );
-    }
-    let (known, open): (Vec<_>, Vec<_>) =
-        shares.iter().map(|share| part(share, reference)).partition(Result::is_ok);
-    let known: Vec<String> = known.into_iter().flatten().collect();
+    };
+    let (known, open): (Vec<_>, Vec<_>) = shares.iter().map(part).partition(Result::is_ok);
+    let mut parts = vec![format!("\"{reference}\" serves {} k/s", thousands(per_second))];
+    parts.extend(known.into_iter().flatten());
     let open: Vec<String> = open.into_iter().filter_map(Result::err).collect();
-    let cannot_tell = format!(
-        "this run cannot tell whether {} serves more or less than \"{reference}\"",
-        open.join(" or ")
-    );
-    let mut parts = known;
-    parts.extend((!open.is_empty()).then_some(cannot_tell));
-    format!("At a {class} p99 of {limit} us, {}.", parts.join("; "))
+    if !open.is_empty() {
+        let rows = open.join(" or ");
+        parts.push(format!("this run cannot tell whether {rows} serves more or less than that"));
+    }
+    format!("At a {at}, {}.", parts.join("; "))
 }
 
 /// What a share says; an error if that is open: the row and why.
-fn part(share: &ServedShare, reference: &str) -> Result<String, String> {
+fn part(share: &ServedShare) -> Result<String, String> {
     let ServedShare { name, ratio, low, high, is_bound, pooled_ratio } = share;
     let has_one = *low <= 1.0 && *high >= 1.0;
     let interval = format!("95% interval {low:.2} to {high:.2}");
     if *is_bound {
-        Ok(format!("\"{name}\" serves less than {ratio:.2} times the load of \"{reference}\""))
+        Ok(format!("\"{name}\" less than {ratio:.2} of that"))
     } else if has_one && high - low <= EQUAL_WIDTH {
-        Ok(format!("\"{name}\" serves as much as \"{reference}\" ({interval})"))
+        Ok(format!("\"{name}\" as much ({interval})"))
     } else if has_one {
         Err(format!("\"{name}\" ({interval})"))
     } else if (*ratio < 1.0) != (*pooled_ratio < 1.0) {
         Err(format!(
-            "\"{name}\" (rounds say {ratio:.2} times the load, all samples {pooled_ratio:.2})"
+            "\"{name}\" ({ratio:.2} of that by the median of rounds, {pooled_ratio:.2} by all samples)"
         ))
     } else {
-        Ok(format!("\"{name}\" serves {ratio:.2} times the load of \"{reference}\" ({interval})"))
+        Ok(format!("\"{name}\" {ratio:.2} of that ({interval})"))
     }
 }
 
@@ -234,15 +254,15 @@ mod tests {
             share("stalls", [1.3, 1.2, 1.4, 0.5]),
             ServedShare { is_bound: true, ..share("far", [0.3, 0.2, 0.4, 0.3]) },
         ];
-        let said = conclusion("near", "GET", 112_400.0, &shares);
+        let said = conclusion("near", Some(68_200.0), "GET p99 of 112 us", &shares);
         assert_eq!(
             said,
-            "At a GET p99 of 112 us, \"slower\" serves 0.60 times the load of \"near\" (95% interval 0.50 to 0.70); \
-             \"equal\" serves as much as \"near\" (95% interval 0.97 to 1.02); \
-             \"far\" serves less than 0.30 times the load of \"near\"; \
+            "At a GET p99 of 112 us, \"near\" serves 68.2 k/s; \"slower\" 0.60 of that (95% interval 0.50 to 0.70); \
+             \"equal\" as much (95% interval 0.97 to 1.02); \"far\" less than 0.30 of that; \
              this run cannot tell whether \"wide\" (95% interval 0.70 to 1.20) or \
-             \"stalls\" (rounds say 1.30 times the load, all samples 0.50) serves more or less than \"near\"."
+             \"stalls\" (1.30 of that by the median of rounds, 0.50 by all samples) serves more or less than that."
         );
-        assert!(conclusion("near", "GET", 112_400.0, &[]).contains("nothing is compared"));
+        let nothing = conclusion("near", None, "GET p99 of 112 us", &[]);
+        assert!(nothing.contains("nothing is compared"), "{nothing}");
     }
 }
