@@ -1,5 +1,6 @@
 //! One load point of one system, and its result.
 
+use std::ops::AddAssign;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -102,11 +103,11 @@ impl Outcome {
             agent_percent: mean(|cpu| cpu.agent_percent),
         };
         let outcomes = trials.iter().flat_map(|trial| &trial.report.outcomes);
-        let outcomes = summed(outcomes.cloned(), 0, |sum, more| sum + more);
+        let outcomes = summed(outcomes.cloned());
         pooled.report = Point { outcomes, cpu, ..for_report(&pooled.measured, &Delta::default()) };
         let accounts = trials.iter().flat_map(|trial| &trial.account);
         let accounts = accounts.map(|(part, ns)| (part.clone(), ns / count));
-        pooled.account = summed(accounts, 0.0, |sum, more| sum + more);
+        pooled.account = summed(accounts);
         Some(pooled)
     }
 }
@@ -131,16 +132,12 @@ fn pooled_classes(trials: &[&Outcome]) -> Vec<measured::ClassLatency> {
 }
 
 /// The values of each name added up, in the order of their first appearance.
-fn summed<T: Copy>(
-    values: impl Iterator<Item = (String, T)>,
-    zero: T,
-    add: fn(T, T) -> T,
-) -> Vec<(String, T)> {
+fn summed<T: AddAssign>(values: impl Iterator<Item = (String, T)>) -> Vec<(String, T)> {
     let mut sums: Vec<(String, T)> = Vec::new();
     for (name, value) in values {
         match sums.iter_mut().find(|(other, _)| *other == name) {
-            Some((_, sum)) => *sum = add(*sum, value),
-            None => sums.push((name, add(zero, value))),
+            Some((_, sum)) => *sum += value,
+            None => sums.push((name, value)),
         }
     }
     sums

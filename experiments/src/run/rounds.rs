@@ -13,6 +13,7 @@ use super::preemptions::Preempted;
 use super::session::{Session, variant_found};
 use super::{Failure, Found, Ground, limits};
 use wave_report::model::VariantResult;
+use wave_workloads::point::Point;
 
 /// One trial of a row in a round, as kept in the journal.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -20,7 +21,7 @@ struct Trial {
     outcome: Outcome,
     /// Time since the run's start, in seconds.
     at_s: f64,
-    /// Preemptions in this process up to and including this trial; `None` without an agent.
+    /// Preemptions up to and including this trial; `None` without an agent.
     preempted: Option<Preempted>,
     /// Why the row lost its agent in this trial, if it did.
     lost: Option<String>,
@@ -31,6 +32,8 @@ struct Trial {
 struct AtLoad {
     per_second: f64,
     trials: Vec<Trial>,
+    /// All samples, once all rounds have run.
+    pooled: Option<Point>,
 }
 
 /// A row, its running system, and its trials at each load.
@@ -38,13 +41,6 @@ struct Alive<'a, 'g> {
     row: &'a Row,
     session: Session<'g>,
     loads: Vec<AtLoad>,
-    /// The preemptions of trials that an earlier run has finished.
-    preempted_before: Option<Preempted>,
-}
-
-/// Number of steps that [`run`] reports.
-pub(super) fn steps(rounds: u32) -> u64 {
-    u64::from(rounds)
 }
 
 /// Runs `rounds` rounds of `rows` at `loads`.
@@ -71,20 +67,19 @@ pub(super) fn run<'a>(
     let mut found = Found::default();
     let limits = limits(&ground.scenario.workload);
     let mut of_rows = Vec::new();
-    for Alive { row, session, loads, preempted_before } in alive {
-        let mut preempted = session.preemptions();
-        if let (Some(all), Some(before)) = (&mut preempted, &preempted_before) {
-            all.add(before);
-        }
+    for Alive { row, session, mut loads } in alive {
+        let preempted = session.preemptions();
         if let Some(preempted) = &preempted {
             let policy = row.variant.agent().map_or("", |agent| &agent.policy);
             found.facts.extend(preempted.facts(&row.variant.name, policy));
         }
         drop(session);
         found.facts.extend(lost_agents(row, &loads));
-        let pooled = loads.iter().filter_map(|load| {
+        let pooled = loads.iter_mut().filter_map(|load| {
             let outcomes: Vec<&Outcome> = load.trials.iter().map(|trial| &trial.outcome).collect();
-            Outcome::pooled(&outcomes)
+            let pooled = Outcome::pooled(&outcomes)?;
+            load.pooled = Some(pooled.measured.clone());
+            Some(pooled)
         });
         let result = VariantResult {
             preemptions: preempted.map(|preempted| preempted.report()),
@@ -129,8 +124,9 @@ impl<'a, 'g> Alive<'a, 'g> {
         Ok(Alive {
             row,
             session: Session::start(ground, &row.variant)?,
-            loads: loads.map(|per_second| AtLoad { per_second, trials: Vec::new() }).collect(),
-            preempted_before: None,
+            loads: loads
+                .map(|per_second| AtLoad { per_second, trials: Vec::new(), pooled: None })
+                .collect(),
         })
     }
 
@@ -150,10 +146,10 @@ impl<'a, 'g> Alive<'a, 'g> {
             let at_s = started.elapsed().as_secs_f64();
             let seed = ground.scenario.run.seed.wrapping_add(round);
             let (outcome, lost) = self.session.trial(per_second, seed)?;
-            Ok(Trial { outcome, at_s, preempted: self.session.preemptions(), lost })
+            Ok(Trial { outcome, at_s, preempted: self.session.all_preemptions(), lost })
         })?;
         if !ran {
-            self.preempted_before.clone_from(&trial.preempted);
+            self.session.resume(trial.preempted.clone());
         }
         self.loads[at].trials.push(trial);
         Ok(())

@@ -98,7 +98,7 @@ impl<'a> Session<'a> {
             Ok(Kept { outcome, preempted: self.all_preemptions(), patience })
         })?;
         if !ran {
-            self.preempted_before = kept.preempted;
+            self.resume(kept.preempted);
             self.rule.patience = kept.patience;
         }
         self.outcomes.push(kept.outcome);
@@ -151,11 +151,16 @@ impl<'a> Session<'a> {
     }
 
     /// Preemptions so far, even if there were none; None without an agent.
-    fn all_preemptions(&self) -> Option<Preempted> {
+    pub fn all_preemptions(&self) -> Option<Preempted> {
         let System::Enclave(hosted, _) = &self.system else { return None };
         let mut preempted = Preempted::of(&hosted.enclave);
         preempted.add(self.preempted_before.as_ref().unwrap_or(&Preempted::default()));
         Some(preempted)
+    }
+
+    /// Continues an earlier run, which had these preemptions.
+    pub fn resume(&mut self, preempted: Option<Preempted>) {
+        self.preempted_before = preempted;
     }
 
     /// Parameters of its points.

@@ -7,6 +7,9 @@ use wave_compare::{Pair, Spread, resampled};
 use wave_report::model::{Paired, PairedLoad, PairedOrder, PairedRow, ServedShare, VariantResult};
 use wave_report::number::{micros, thousands};
 
+use wave_workloads::point::Point;
+use wave_workloads::recorder::{LATENCY_MAX_NS, decode};
+
 use super::AtLoad;
 
 /// An interval around 1 of at most this width is called equal; a wider one leaves it open.
@@ -65,18 +68,10 @@ struct Curve {
 
 impl Curve {
     fn of(variant: &VariantResult, loads: &[AtLoad], class: &str, rounds: usize) -> Curve {
-        let pooled = |per_second: f64| {
-            let point = variant.points.iter().find(|point| point.offered_per_second == per_second);
-            let of_class = point.and_then(|point| point.classes.iter().find(|of| of.name == class));
-            of_class.map_or(f64::NAN, |of| of.latency.p99_ns as f64)
-        };
         let at = |load: &AtLoad| {
             let p99_ns: Vec<f64> = load.trials[..rounds]
                 .iter()
-                .map(|trial| {
-                    let latency = trial.outcome.measured.latency(class);
-                    latency.map_or(f64::NAN, |latency| latency.p99_ns as f64)
-                })
+                .map(|trial| p99_ns(&trial.outcome.measured, class))
                 .collect();
             let spread = Spread::of(&p99_ns).expect("there is a round");
             PairedLoad {
@@ -90,7 +85,10 @@ impl Curve {
         };
         Curve {
             row: PairedRow { name: variant.name.clone(), loads: loads.iter().map(at).collect() },
-            pooled_ns: loads.iter().map(|load| pooled(load.per_second)).collect(),
+            pooled_ns: loads
+                .iter()
+                .map(|load| load.pooled.as_ref().map_or(f64::NAN, |all| p99_ns(all, class)))
+                .collect(),
         }
     }
 
@@ -107,6 +105,21 @@ impl Curve {
     fn pooled(&self) -> Vec<(f64, f64)> {
         let loads = self.row.loads.iter().map(|load| load.offered_per_second);
         loads.zip(self.pooled_ns.iter().copied()).collect()
+    }
+}
+
+/// The p99 of a class of requests. A refused request counts as one that takes longer than any other, whatever its class: else a
+/// row that refuses requests would seem quick. So does the p99 of a row that has done none.
+fn p99_ns(point: &Point, class: &str) -> f64 {
+    let refused = point.refused as f64 / (point.sent.max(1)) as f64;
+    let of_class = point.classes.iter().find(|of| of.name == class);
+    let Some(done) = of_class.filter(|of| of.latency.count > 0 && refused <= 0.01) else {
+        return LATENCY_MAX_NS as f64;
+    };
+    let quantile = 0.99 / (1.0 - refused);
+    match decode(&done.histogram) {
+        Ok(latencies) if point.refused > 0 => latencies.value_at_quantile(quantile) as f64,
+        _ => done.latency.p99_ns as f64,
     }
 }
 
@@ -239,7 +252,32 @@ fn part(share: &ServedShare) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use wave_workloads::point::ClassLatency;
+    use wave_workloads::recorder::{Latency, encode, histogram};
+
     use super::*;
+    use crate::run::failed_point;
+
+    #[test]
+    fn refused_requests_count_as_the_slowest() {
+        let mut latencies = histogram();
+        (1..=1000).for_each(|us| latencies.record(us * 1000).unwrap());
+        let class = ClassLatency {
+            name: "GET".into(),
+            latency: Latency::of(&latencies),
+            histogram: encode(&latencies),
+        };
+        let with = |refused: u64| {
+            let classes = vec![class.clone()];
+            let point = Point { sent: 1000 + refused, refused, classes, ..failed_point(1.0) };
+            p99_ns(&point, "GET") / 1e3
+        };
+        assert!((with(0) - 990.0).abs() < 2.0, "{}", with(0));
+        // The 995th of 1,005, and the last but one.
+        assert!((with(5) - 995.0).abs() < 2.0, "{}", with(5));
+        assert_eq!(with(20), LATENCY_MAX_NS as f64 / 1e3);
+        assert_eq!(p99_ns(&failed_point(1.0), "GET"), LATENCY_MAX_NS as f64);
+    }
 
     fn share(name: &str, [ratio, low, high, pooled_ratio]: [f64; 4]) -> ServedShare {
         ServedShare { name: name.to_owned(), ratio, low, high, is_bound: false, pooled_ratio }
