@@ -130,6 +130,49 @@ fn children_of_a_pre_forking_server_are_replaced_under_load_without_a_failed_req
 }
 
 #[test]
+fn connections_are_accepted_in_the_order_of_their_arrival_across_a_fork() {
+    in_a_network(|| {
+        let Some(python) = python() else { return };
+        let up = Up::new();
+        let program = "import os, signal, socket, sys\n\
+             s = socket.create_server(('10.77.0.2', 7000), backlog=64)\n\
+             accepted = []\n\
+             def accept(count):\n    \
+                 for _ in range(count):\n        accepted.append(s.accept())\n    \
+                 print(*(name[1] for _, name in accepted[-count:]), flush=True)\n\
+             print('up', flush=True)\n\
+             children = []\n\
+             for line in sys.stdin:\n    \
+                 child = os.fork()\n    \
+                 if child == 0:\n        signal.alarm(60)\n        signal.pause()\n    \
+                 children.append(child)\n    \
+                 accept(int(line))\n\
+             for child in children:\n    os.kill(child, signal.SIGKILL)\n";
+        let mut command = up.over(&[python, "-c", program]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut server = Running(command.spawn().unwrap());
+        let mut stdin = server.0.stdin.take().unwrap();
+        let mut lines = BufReader::new(server.0.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "up");
+        let mut clients = Vec::new();
+        let mut accepted = Vec::<u16>::new();
+        for (arrive, accept) in [(7, 3), (0, 1), (6, 5), (3, 3), (0, 4)] {
+            let new =
+                (0..arrive).map(|_| TcpStream::connect(SocketAddr::from((AGENT, 7000))).unwrap());
+            clients.extend(new);
+            writeln!(stdin, "{accept}").unwrap();
+            let line = lines.next().unwrap().unwrap();
+            accepted.extend(line.split(' ').map(|port| port.parse::<u16>().unwrap()));
+        }
+        let arrived: Vec<u16> =
+            clients.iter().map(|client| client.local_addr().unwrap().port()).collect();
+        assert_eq!(accepted, arrived);
+        drop(stdin);
+        assert!(server.0.wait().unwrap().success());
+    });
+}
+
+#[test]
 fn connections_wait_while_no_child_has_asked_for_one() {
     in_a_network(|| {
         let Some(python) = python() else { return };

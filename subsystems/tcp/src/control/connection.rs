@@ -77,6 +77,8 @@ pub(super) struct Connection {
     pub socket: u32,
     /// The listener of its process whose program has not accepted it yet.
     pub listener: Option<u32>,
+    /// Its place in the order of arrival, by which listeners' programs accept.
+    pub arrived: NonZeroU64,
     pub round_trip: RoundTrip,
     pub congestion: Congestion,
     pub timer: Timer,
@@ -150,6 +152,7 @@ impl Connection {
             context: established.context,
             socket: established.socket,
             listener,
+            arrived: NonZeroU64::MIN,
             options: KeptOptions::from(&SocketOptions::default()),
             mac: established.peer_mac,
             mss,

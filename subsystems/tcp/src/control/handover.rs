@@ -7,6 +7,7 @@
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::num::NonZeroU64;
 
 use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
@@ -34,6 +35,7 @@ pub struct State {
     owners: Vec<(u16, Owner)>,
     families: Vec<u128>,
     listeners: Vec<Listener>,
+    arrivals: NonZeroU64,
     turn: usize,
     takes: Vec<Take>,
     lent: Vec<Lent>,
@@ -138,6 +140,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             owners: self.shares.owners().collect(),
             families: self.families.clone(),
             listeners: self.listeners.clone(),
+            arrivals: self.arrivals,
             turn: self.turn,
             takes: self.takes.clone(),
             lent: self.lent.clone(),
@@ -166,6 +169,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         owners.into_iter().for_each(|(process, owner)| self.shares.enter(process, owner));
         self.families = families;
         self.lent = state.lent;
+        self.arrivals = state.arrivals;
         self.turn = turn;
         self.takes.extend(takes);
         self.takes.iter_mut().for_each(Take::begin_again);

@@ -7,6 +7,7 @@ pub(super) mod early;
 mod establish;
 
 use core::net::{IpAddr, SocketAddr};
+use core::num::NonZeroU64;
 
 use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
@@ -18,6 +19,7 @@ use super::shares::Kind;
 use super::{Output, Slot, Stack};
 use crate::context::{ContextId, Event, Reason};
 use crate::datapath::{Command, Datapath, FlowId, Packet, Tuple};
+use crate::flow::moment::Moment;
 use crate::packet::{Flags, MacAddress, Options, SCALE_MAX, TcpSegment};
 use crate::seq::Seq;
 use crate::stages::acknowledge::milliseconds;
@@ -83,15 +85,15 @@ pub(super) struct Handshake {
     /// The last error that the network reported about our SYN.
     error: Option<Reason>,
     /// When an unacceptable segment was last answered.
-    answered_at: Option<Nanos>,
+    answered_at: Moment,
     /// Negotiation of ECN.
     ecn: Agreement,
     /// The acknowledgement of our SYN measures no round trip: the SYN was sent again without a timeout (Karn's rule), or was a
     /// cookie.
     is_repeated: bool,
-    /// The peer has acknowledged our SYN, and a listener's slot is missing. `window` and the timestamps are those of its last
-    /// segment.
-    is_acknowledged: bool,
+    /// Once the peer has acknowledged our SYN, and a listener's slot is missing: the connection's place in the order of arrival.
+    /// `window` and the timestamps are those of its last segment.
+    arrived: Option<NonZeroU64>,
 }
 
 impl Handshake {
@@ -102,6 +104,11 @@ impl Handshake {
     /// Whether it is for this listener.
     pub(super) fn is_of(&self, of: u16, listener: u32) -> bool {
         matches!(self.whom, For::Listener { process, name } if (process, name) == (of, listener))
+    }
+
+    /// Whether the peer has acknowledged our SYN, and a listener's slot is missing.
+    fn is_acknowledged(&self) -> bool {
+        self.arrived.is_some()
     }
 
     fn is_passive(&self) -> bool {
@@ -195,10 +202,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             tries: 0,
             sent_at: now,
             error: None,
-            answered_at: None,
+            answered_at: Moment::NEVER,
             ecn: Agreement::default(),
             is_repeated: false,
-            is_acknowledged: false,
+            arrived: None,
         };
         let id = self.handshakes.insert(tuple, handshake).map_err(|_| Reason::NoRoom)?;
         self.take_share(from.process, Kind::Handshake);
@@ -239,7 +246,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             && let Some(at) = self.listener_named(process, name)
         {
             self.listeners[at].half_open -= 1;
-            self.listeners[at].acknowledged -= u32::from(handshake.is_acknowledged);
+            self.listeners[at].acknowledged -= u32::from(handshake.is_acknowledged());
         }
     }
 
@@ -408,10 +415,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             tries: 0,
             sent_at: now,
             error: None,
-            answered_at: None,
+            answered_at: Moment::NEVER,
             ecn: Agreement::with(segment.flags),
             is_repeated: false,
-            is_acknowledged: false,
+            arrived: None,
         };
         let kept = may_keep.then(|| self.handshakes.insert(tuple, handshake));
         let Some(Ok(id)) = kept else {

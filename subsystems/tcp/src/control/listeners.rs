@@ -210,26 +210,31 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// Gives a slot of a listener to the oldest handshake that waits for one: of this listener, or of another one at its port.
     /// Returns false if there is none, or no room.
     fn open_next(&mut self, now: Nanos, at: usize) -> bool {
-        let Listener { local, context, .. } = self.listeners[at];
-        let others = (0..self.listeners.len()).filter(|other| *other != at);
-        let waits = |other: &usize| {
-            let one = &self.listeners[*other];
-            one.acknowledged > 0 && (*other == at || one.local == local && one.slots.is_empty())
-        };
-        let Some(of) = core::iter::once(at).chain(others).find(waits) else { return false };
+        let Listener { local, context, sharing, .. } = self.listeners[at];
+        let mut oldest = None;
+        for other in 0..self.listeners.len() {
+            let one = &self.listeners[other];
+            let may_have = other == at || one.local == local && one.slots.is_empty();
+            if !may_have || one.acknowledged == 0 {
+                continue;
+            }
+            // One queue with other processes' places for the same listener. Other listeners' queues come after it.
+            let is_other = other != at && !has_secret(sharing, one);
+            if let Some(arrived) = self.first_waiting(other) {
+                let key = (is_other, arrived, other);
+                oldest = Some(oldest.map_or(key, |oldest| key.min(oldest)));
+            }
+        }
+        let Some((_, _, of)) = oldest else { return false };
         if !self.has_room(context.process, Kind::Connection) {
             return false;
         }
-        while let Some(id) = self.listeners[of].waiting.pop_front() {
-            if self.is_waiting(id, of) {
-                let is_opened = self.open_acknowledged(now, id);
-                if !is_opened {
-                    self.listeners[of].waiting.push_front(id);
-                }
-                return is_opened;
-            }
+        let Some(id) = self.listeners[of].waiting.pop_front() else { return false };
+        let is_opened = self.open_acknowledged(now, id);
+        if !is_opened {
+            self.listeners[of].waiting.push_front(id);
         }
-        false
+        is_opened
     }
 
     pub(super) fn unlisten(&mut self, from: ContextId, name: u32) {
@@ -260,16 +265,23 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             .filter(|(_, _, handshake)| handshake.is_of(context.process, name))
             .map(|(id, tuple, _)| (id, tuple.local))
             .collect();
+        let mut given = Vec::new();
         for (id, own) in waiting {
             // Another listener that shares the port completes the handshake, even if no program waits there yet.
             match self.place(own) {
-                Some(at) => self.give_handshake(id, at),
+                Some(at) => {
+                    self.give_handshake(id, at);
+                    given.push(at);
+                }
                 None => {
                     self.refuse_waiting(id);
                     self.drop_handshake(id);
                 }
             }
         }
+        given.sort_unstable();
+        given.dedup();
+        given.into_iter().for_each(|at| self.order_waiting(at));
     }
 }
 

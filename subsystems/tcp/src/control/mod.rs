@@ -33,6 +33,7 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
+use core::num::NonZeroU64;
 
 use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
@@ -64,7 +65,7 @@ use time_wait::TimeWait;
 
 // Tables have an entry for each connection, each handshake, and each connection in TIME_WAIT, so entries must stay small.
 const _: () = {
-    assert!(size_of::<Option<Connection>>() <= 328);
+    assert!(size_of::<Option<Connection>>() <= 336);
     assert!(size_of::<Handshake>() <= 160);
     assert!(size_of::<time_wait::Over>() <= 48);
 };
@@ -245,6 +246,8 @@ pub struct Stack<F, D> {
     /// Handshakes offer and answer timestamps (RFC 7323).
     has_timestamps: bool,
     listeners: Vec<Listener>,
+    /// The last place in the order in which connections arrive at listeners.
+    arrivals: NonZeroU64,
     /// Counter for choosing in turn among listeners that share a port.
     turn: usize,
     /// Secrets of processes that have joined a family, by process; 0 is none.
@@ -302,6 +305,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             algorithm: Algorithm::default(),
             has_timestamps: true,
             listeners: Vec::with_capacity(bounds.listeners as usize),
+            arrivals: NonZeroU64::MIN,
             turn: 0,
             families: Vec::new(),
             takes: Vec::new(),

@@ -257,7 +257,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// Offers the connections that a listener's program has not accepted to others that share the port. There are `count`.
+    /// Offers the connections that a listener's program has not accepted to others that share the port, in the order of their arrival.
+    /// There are `count`.
     pub(super) fn offer_unaccepted(
         &mut self,
         from: ContextId,
@@ -266,7 +267,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     ) {
         for index in 0..self.connections.len() {
             if count == 0 {
-                return;
+                break;
             }
             let Some(connection) = &mut self.connections[index] else { continue };
             if (connection.context.process, connection.listener) != (from.process, Some(name)) {
@@ -286,6 +287,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             }
             self.takes.push(Take { flow, to: To::Any { from, sharing }, progress: Step::Waits });
         }
+        // The oldest is accepted first. Takes of another kind have no order.
+        let arrived =
+            |take: &Take| self.connections[take.flow.index as usize].map(|one| one.arrived);
+        self.takes.sort_by_key(arrived);
     }
 
     /// Whether a connection is on offer that a listener may have.
@@ -327,7 +332,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let is_its =
             |take: &Take| take.to.owner().is_some_and(|(context, ..)| context.process == process);
         while let Some(at) = self.takes.iter().position(is_its) {
-            let Take { flow, progress, .. } = self.takes.swap_remove(at);
+            let Take { flow, progress, .. } = self.takes.remove(at);
             if progress >= Step::Frozen {
                 self.reset(Nanos(0), flow, Reason::Reset);
             }
@@ -346,7 +351,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                     at += 1;
                 }
                 Err(reason) => {
-                    let Take { flow, to, progress } = self.takes.swap_remove(at);
+                    let Take { flow, to, progress } = self.takes.remove(at);
                     if progress >= Step::Frozen || !matches!(to, To::Child { .. }) {
                         self.reset(now, flow, reason);
                     }
@@ -465,7 +470,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             self.takes[at].progress = Step::Frozen;
             return None;
         };
-        let Take { to, .. } = self.takes.swap_remove(at);
+        let Take { to, .. } = self.takes.remove(at);
         self.lent.retain(|lent| lent.flow != flow);
         let socket = slot.socket;
         self.set_timer(flow.index, None);

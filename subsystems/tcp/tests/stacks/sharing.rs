@@ -354,17 +354,81 @@ fn a_connection_that_was_not_accepted_goes_to_the_next_program_that_waits() {
     assert!(heard.iter().any(|heard| heard.has(Flags::RST)));
 }
 
-#[test]
-fn connections_on_offer_are_older_than_those_that_wait() {
-    let mut peer = offered(2);
-    assert!(begin(&mut peer, 6000));
-    assert_eq!(complete(&mut peer, 6000), None);
-    for _ in 0..3 {
-        peer.machine.slot(peer.now, 1);
-        peer.after(5);
+/// Offers a slot of this listener. The ports of the connections that come.
+fn offer(peer: &mut Peer, listener: u16) -> Vec<u16> {
+    peer.machine.events.clear();
+    peer.machine.slot(peer.now, listener);
+    peer.after(5);
+    accepted(peer).into_iter().map(|(_, port)| port).collect()
+}
+
+/// The program accepts the connections that have come last.
+fn accept_all(peer: &mut Peer) {
+    for event in std::mem::take(&mut peer.machine.events) {
+        if let Event::Accepted { flow, .. } = event {
+            peer.machine.ask(peer.now, Request::Accept { flow });
+        }
     }
-    let ports: Vec<u16> = accepted(&peer).into_iter().map(|(_, port)| port).collect();
-    assert_eq!(ports, [5000, 5001, 6000]);
+}
+
+fn accept(peer: &mut Peer, listener: u16) -> Vec<u16> {
+    let ports = offer(peer, listener);
+    accept_all(peer);
+    ports
+}
+
+#[test]
+fn connections_are_accepted_in_the_order_of_their_arrival() {
+    // On offer, then waiting.
+    let mut peer = offered(4);
+    for port in [6000, 6001] {
+        assert!(begin(&mut peer, port));
+        assert_eq!(complete(&mut peer, port), None);
+    }
+    assert_eq!(offer(&mut peer, 1), [5000]);
+    assert_eq!(offer(&mut peer, 1), [5001]);
+    // Neither was accepted: both come again before those that are on offer.
+    share(&mut peer, 1);
+    peer.machine.replace(peer.now);
+    for port in [5000, 5001, 5002] {
+        assert_eq!(offer(&mut peer, 1), [port]);
+    }
+    // A new connection does not overtake those that are there, even if it arrives with a slot.
+    assert!(begin(&mut peer, 7000));
+    peer.machine.events.clear();
+    peer.machine.slot(peer.now, 1);
+    complete(&mut peer, 7000);
+    assert_eq!(accepted(&peer), [(1, 5003)]);
+    assert_eq!(offer(&mut peer, 1), [6000]);
+    assert_eq!(offer(&mut peer, 1), [6001]);
+    assert_eq!(offer(&mut peer, 1), [7000]);
+}
+
+#[test]
+fn connections_that_wait_at_several_places_of_a_listener_are_one_queue() {
+    let mut peer = group(&[1, 1, 1]);
+    let places = [5000, 5001, 5002].map(|port| {
+        let place = connect(&mut peer, port).unwrap();
+        accept_all(&mut peer);
+        place
+    });
+    assert_eq!(places.iter().sum::<u32>(), 6, "each place has had a slot");
+    for port in 6000..6008 {
+        assert!(begin(&mut peer, port));
+        assert_eq!(complete(&mut peer, port), None);
+    }
+    let mut ports = Vec::new();
+    for place in [2, 3, 1, 2] {
+        ports.extend(accept(&mut peer, place));
+    }
+    // What waits at a place that goes is put where it belongs.
+    for place in [1, 3] {
+        peer.machine.ask(peer.now, Request::Unlisten { listener: place });
+    }
+    for _ in 0..4 {
+        ports.extend(accept(&mut peer, 2));
+    }
+    assert_eq!(ports, [6000, 6001, 6002, 6003, 6004, 6005, 6006, 6007]);
 }
 
 #[test]

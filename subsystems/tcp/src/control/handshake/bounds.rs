@@ -1,5 +1,7 @@
 //! Limit of answers to unacceptable segments of handshakes; handshakes that change listeners, or wait for a slot.
 
+use core::num::NonZeroU64;
+
 use wave_core::clock::Nanos;
 
 use super::super::reply::{self, Bare};
@@ -16,9 +18,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// `on_established`).
     pub(super) fn may_answer_handshake(&mut self, now: Nanos, id: FlowId) -> bool {
         let Some(handshake) = self.handshakes.get_mut(id) else { return false };
-        let may = handshake.answered_at.is_none_or(|at| now.since(at) >= ANSWER_AFTER);
+        let may = handshake.answered_at.get().is_none_or(|at| now.since(at) >= ANSWER_AFTER);
         if may {
-            handshake.answered_at = Some(now);
+            handshake.answered_at = now.into();
         }
         may
     }
@@ -29,13 +31,33 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let Some(handshake) = self.handshakes.get_mut(id) else { return };
         let before = handshake.process();
         handshake.whom = For::Listener { process, name };
-        let is_acknowledged = handshake.is_acknowledged;
+        let is_acknowledged = handshake.is_acknowledged();
         self.give_share(before, Kind::Handshake);
         self.take_share(process, Kind::Handshake);
         self.listeners[at].half_open += 1;
         if is_acknowledged {
             self.listeners[at].acknowledged += 1;
             self.listeners[at].waiting.push_back(id);
+        }
+    }
+
+    /// Forgets the handshakes that are over in a listener's queue, and puts the others in the order of their arrival.
+    pub(in crate::control) fn order_waiting(&mut self, at: usize) {
+        let handshakes = &self.handshakes;
+        let arrived = |id: &FlowId| handshakes.get(*id).and_then(|one| one.arrived);
+        let waiting = &mut self.listeners[at].waiting;
+        waiting.retain(|id| arrived(id).is_some());
+        waiting.make_contiguous().sort_by_key(arrived);
+    }
+
+    /// When the oldest handshake in a listener's queue has arrived. Forgets those before it that are over.
+    pub(in crate::control) fn first_waiting(&mut self, at: usize) -> Option<NonZeroU64> {
+        loop {
+            let id = *self.listeners[at].waiting.front()?;
+            if self.is_waiting(id, at) {
+                return self.handshakes.get(id)?.arrived;
+            }
+            self.listeners[at].waiting.pop_front();
         }
     }
 
@@ -52,9 +74,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if is_last && has_both {
             handshake.options.timestamps = segment.options.timestamps;
         }
-        if core::mem::replace(&mut handshake.is_acknowledged, true) {
+        if handshake.is_acknowledged() {
             return;
         }
+        self.arrivals = self.arrivals.saturating_add(1);
+        handshake.arrived = Some(self.arrivals);
         let process = handshake.process();
         let For::Listener { name, .. } = handshake.whom else { return };
         let Some(at) = self.listener_named(process, name) else { return };
@@ -70,7 +94,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// Resets the connection of an acknowledged handshake whose last listener has gone, as Linux does: the peer considers itself
     /// connected.
     pub(in crate::control) fn refuse_waiting(&mut self, id: FlowId) {
-        let Some(handshake) = self.handshakes.get(id).filter(|one| one.is_acknowledged) else {
+        let Some(handshake) = self.handshakes.get(id).filter(|one| one.is_acknowledged()) else {
             return;
         };
         let Some(tuple) = self.handshakes.tuple(id) else { return };
@@ -89,7 +113,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     pub(in crate::control) fn is_waiting(&self, id: FlowId, at: usize) -> bool {
         let Listener { context: ContextId { process, .. }, name, .. } = self.listeners[at];
         let handshake = self.handshakes.get(id);
-        handshake.is_some_and(|one| one.is_acknowledged && one.is_of(process, name))
+        handshake.is_some_and(|one| one.is_acknowledged() && one.is_of(process, name))
     }
 
     /// Establishes the connection of an acknowledged handshake. Returns false if there is no slot or room.

@@ -12,6 +12,7 @@ use super::super::shares::Kind;
 use super::super::{Output, Slot, Stack, is_at};
 use super::{For, Handshake, MSS_DEFAULT, MSS_MIN, Stage, TRY_AFTER};
 use crate::datapath::{Datapath, Packet, Tuple};
+use crate::flow::moment::Moment;
 use crate::packet::{Flags, MacAddress, Options, SCALE_MAX, TcpSegment};
 use crate::seq::Seq;
 use crate::stages::acknowledge::milliseconds;
@@ -206,11 +207,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             tries: 1,
             sent_at: now,
             error: None,
-            answered_at: None,
+            answered_at: Moment::NEVER,
             ecn: Agreement::with(ecn),
             // The time at which the SYN-ACK was sent is not known.
             is_repeated: true,
-            is_acknowledged: false,
+            arrived: None,
         };
         Some(Returned { handshake, hash })
     }

@@ -53,8 +53,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                     self.counters.beyond_share += 1;
                     return None;
                 }
+                // Connections on offer are older.
+                let is_next = !self.has_offer_for(at);
                 let listener = &mut self.listeners[at];
-                let Some(slot) = listener.slots.pop_front() else {
+                let Some(slot) = is_next.then(|| listener.slots.pop_front()).flatten() else {
                     // The peer considers itself connected. Until there is a slot, we acknowledge none of its data, and our
                     // SYN-ACK is retransmitted.
                     self.counters.overflows += 1;
@@ -127,7 +129,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         });
         let values = [mss.into(), established.ecn.is_some().into()];
         self.trace.put(now, Point::Established, Some(flow), values);
-        let connection = Connection::new(now, flow, &established, listener, congestion);
+        let mut connection = Connection::new(now, flow, &established, listener, congestion);
+        connection.arrived = handshake.arrived.unwrap_or_else(|| {
+            self.arrivals = self.arrivals.saturating_add(1);
+            self.arrivals
+        });
         self.connections[flow.index as usize] = Some(connection);
         Some(flow)
     }
