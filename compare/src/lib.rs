@@ -3,13 +3,14 @@
 //! What disturbs a shared machine comes and goes within seconds, so two rows are compared only within a round, in which they run
 //! one after the other. In each round every row runs once, in an [`order`] drawn from the run's seed; nothing is repeated or left
 //! out because of how a row fared. The verdict on two rows is the median over rounds of the ratio within a round ([`Estimate`]),
-//! and an order is claimed only if it agrees with the figures of all samples pooled ([`Pair`]). [`Spread`] shows what a median
+//! and an order is claimed only if the figures of all samples pooled do not speak against it ([`Pair`], [`Pool`]). [`Spread`] shows what a median
 //! hides. [`curve`] turns latencies under several loads into the load that a row serves at a given latency.
 
 #![forbid(unsafe_code)]
 
 pub mod curve;
 mod estimate;
+mod pool;
 mod rows;
 
 use rand::SeedableRng;
@@ -17,7 +18,8 @@ use rand::seq::SliceRandom;
 use rand_pcg::Pcg64;
 
 pub use estimate::{Better, CONFIDENCE, Estimate, median};
-pub use rows::{Pair, Spread};
+pub use pool::Pool;
+pub use rows::{EQUAL, Interval, Pair, Spread, Verdict};
 
 /// The order in which `rows` rows run in a round: a random one, the same for the same seed and round.
 pub fn order(seed: u64, round: u64, rows: usize) -> Vec<usize> {

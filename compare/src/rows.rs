@@ -1,8 +1,7 @@
 //! One row over all rounds, and two rows against each other.
 
-use std::cmp::Ordering;
-
 use crate::estimate::{Estimate, median, quantile};
+use crate::{Pool, resampled};
 
 /// A row's figure over rounds, where lower is better.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,36 +29,120 @@ impl Spread {
     }
 }
 
+/// Two rows are equal if the interval of their ratio lies within `1 / EQUAL` and `EQUAL`.
+pub const EQUAL: f64 = 1.15;
+
+/// A figure with its interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Interval {
+    /// The figure itself.
+    pub value: f64,
+    /// Lower end.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+}
+
+impl Interval {
+    /// A figure of resampled rounds, of which there are `rounds`. `None` without rounds.
+    pub fn resampled(rounds: usize, seed: u64, figure: impl Fn(&[usize]) -> f64) -> Option<Self> {
+        let all: Vec<usize> = (0..rounds).collect();
+        let (low, high) = resampled(rounds, seed, &figure)?;
+        Some(Self { value: figure(&all), low, high })
+    }
+
+    /// Whether the figure is practically 1.
+    pub fn is_equal(&self) -> bool {
+        self.low >= 1.0 / EQUAL && self.high <= EQUAL
+    }
+
+    /// Whether it may be 1.
+    pub fn has_one(&self) -> bool {
+        self.low <= 1.0 && self.high >= 1.0
+    }
+}
+
+/// What is claimed of two rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The first row's figure is less.
+    Lower,
+    /// The figures differ by less than [`EQUAL`].
+    Equal,
+    /// The first row's figure is greater.
+    Higher,
+}
+
+impl Verdict {
+    /// `lower`, `equal` or `higher`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lower => "lower",
+            Self::Equal => "equal",
+            Self::Higher => "higher",
+        }
+    }
+}
+
 /// One row against another, in the same rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pair {
     /// The first row's figure divided by the second's within each round: the median over rounds.
-    pub ratio: Estimate,
-    /// The same of the figures of all samples pooled, which a row's own rare stalls are part of.
+    pub ratio: Interval,
+    /// The same of the figures of all samples pooled.
     pub pooled: f64,
+    /// How many more of the first row's samples are slow than of the second's, as a difference of shares. Slow samples are those
+    /// above the figure of both rows' samples together. A row's own rare stalls are among them, which a median hides.
+    pub slow: Interval,
 }
 
 impl Pair {
-    /// Compares one value per round of each row; `pooled` has both rows' figures of all samples. `None` for fewer than six
-    /// rounds.
+    /// Compares the values below which `share` of the samples of a round lie. `None` for fewer than six rounds.
     ///
     /// # Panics
     /// If the rows have different numbers of rounds.
-    pub fn of(first: &[f64], second: &[f64], pooled: (f64, f64)) -> Option<Self> {
-        assert_eq!(first.len(), second.len(), "every row runs in every round");
-        let ratios: Vec<f64> = first.iter().zip(second).map(|(a, b)| a / b).collect();
-        Some(Self { ratio: Estimate::of_rounds(&ratios)?, pooled: pooled.0 / pooled.1 })
+    pub fn of(first: &Pool, second: &Pool, share: f64, seed: u64) -> Option<Self> {
+        let figures = [first, second].map(|pool| pool.of_each(share));
+        let rounds = figures[0].len();
+        assert_eq!(rounds, figures[1].len(), "every row runs in every round");
+        let ratios: Vec<f64> = figures[0].iter().zip(&figures[1]).map(|(a, b)| a / b).collect();
+        let Estimate { median: value, low, high } = Estimate::of_rounds(&ratios)?;
+        let all: Vec<usize> = (0..rounds).collect();
+        let limit = first.with(second).quantile(&all, share);
+        let [slow_first, slow_second] = [first, second].map(|pool| pool.above(limit));
+        let more = |drawn: &[usize]| {
+            let sum: f64 = drawn.iter().map(|round| slow_first[*round] - slow_second[*round]).sum();
+            sum / drawn.len() as f64
+        };
+        Some(Self {
+            ratio: Interval { value, low, high },
+            pooled: first.quantile(&all, share) / second.quantile(&all, share),
+            slow: Interval::resampled(rounds, seed, more)?,
+        })
     }
 
-    /// Whether the first row's figure is less or greater. `None` if no order can be claimed: the interval contains 1, or the
-    /// pooled figures say otherwise.
-    pub fn order(&self) -> Option<Ordering> {
-        if self.ratio.high < 1.0 && self.pooled < 1.0 {
-            Some(Ordering::Less)
-        } else if self.ratio.low > 1.0 && self.pooled > 1.0 {
-            Some(Ordering::Greater)
+    /// What can be claimed of the rows; `None` if the interval of the ratio within a round leaves it open, or the slow samples
+    /// speak against it.
+    pub fn verdict(&self) -> Option<Verdict> {
+        let claim = if self.ratio.high < 1.0 {
+            Verdict::Lower
+        } else if self.ratio.low > 1.0 {
+            Verdict::Higher
+        } else if self.ratio.is_equal() {
+            Verdict::Equal
         } else {
-            None
+            return None;
+        };
+        (!self.speaks_against(claim)).then_some(claim)
+    }
+
+    /// Whether the slow samples of both rows speak against a claim.
+    pub fn speaks_against(&self, claim: Verdict) -> bool {
+        let (has_more, has_less) = (self.slow.low > 0.0, self.slow.high < 0.0);
+        match claim {
+            Verdict::Lower => has_more,
+            Verdict::Equal => has_more || has_less,
+            Verdict::Higher => has_less,
         }
     }
 }
@@ -78,16 +161,44 @@ mod tests {
         assert_eq!(Spread::of(&[]), None);
     }
 
+    /// Rows of as many samples of one value per round.
+    fn steady(values: &[f64]) -> Pool {
+        Pool::of_rounds(values.iter().map(|value| vec![(*value, 1000)]))
+    }
+
+    /// The same, but in one round of `every` this many samples take 5000.
+    fn stalling(values: &[f64], every: usize, stalled: u64) -> Pool {
+        let samples = |(round, value): (usize, &f64)| match round.is_multiple_of(every) {
+            true => vec![(*value, 1000 - stalled), (5000.0, stalled)],
+            false => vec![(*value, 1000)],
+        };
+        Pool::of_rounds(values.iter().enumerate().map(samples))
+    }
+
+    fn verdict(first: &Pool, second: &Pool) -> Option<Verdict> {
+        Pair::of(first, second, 0.99, 1).unwrap().verdict()
+    }
+
     #[test]
-    fn order_is_claimed_only_if_paired_and_pooled_figures_agree() {
-        let rounds: Vec<f64> = (0..20).map(|round| 100.0 + f64::from(round % 7)).collect();
+    fn order_is_claimed_unless_slow_samples_speak_against_it() {
+        let rounds: Vec<f64> = (0..48).map(|round| 100.0 + f64::from(round % 7)).collect();
         let half: Vec<f64> = rounds.iter().map(|value| value / 2.0).collect();
-        let order = |a: &[f64], b: &[f64], pooled| Pair::of(a, b, pooled).unwrap().order();
-        assert_eq!(order(&half, &rounds, (50.0, 100.0)), Some(Ordering::Less));
-        assert_eq!(order(&rounds, &half, (100.0, 50.0)), Some(Ordering::Greater));
-        // The first row is quicker in most rounds, but its own stalls make it slower in all samples.
-        assert_eq!(order(&half, &rounds, (500.0, 100.0)), None);
-        assert_eq!(order(&rounds, &rounds, (100.0, 100.0)), None);
+        assert_eq!(verdict(&steady(&half), &steady(&rounds)), Some(Verdict::Lower));
+        assert_eq!(verdict(&steady(&rounds), &steady(&half)), Some(Verdict::Higher));
+        assert_eq!(verdict(&steady(&rounds), &steady(&rounds)), Some(Verdict::Equal));
+        let both: Vec<f64> = (0..48).map(|round| [80.0, 125.0][round % 2]).collect();
+        assert_eq!(verdict(&steady(&both), &steady(&rounds)), None, "neither equal nor ordered");
+        // A row's own stalls, in one round of eight: at least 1% of its samples.
+        let stalls = stalling(&half, 8, 150);
+        let pair = Pair::of(&stalls, &steady(&rounds), 0.99, 1).unwrap();
+        assert!(pair.ratio.high < 1.0, "it is quicker in most rounds");
+        assert_eq!(pair.verdict(), None, "{pair:?}");
+        assert_eq!(verdict(&stalling(&rounds, 8, 150), &steady(&rounds)), None);
+        // As many stalls of both rows, in different rounds.
+        let mut others = rounds.clone();
+        others.rotate_left(3);
+        let disturbed = stalling(&others, 6, 150);
+        assert_eq!(verdict(&stalls, &disturbed), Some(Verdict::Lower));
     }
 
     proptest! {
@@ -99,9 +210,9 @@ mod tests {
         ) {
             let second: Vec<f64> = slower.iter().map(|factor| 80.0 * factor).collect();
             let first: Vec<f64> = second.iter().map(|value| value * ratio).collect();
-            let pair = Pair::of(&first, &second, (ratio, 1.0)).unwrap();
-            prop_assert!((pair.ratio.median - ratio).abs() < 1e-9);
-            prop_assert_eq!(pair.order(), Some(Ordering::Less));
+            let pair = Pair::of(&steady(&first), &steady(&second), 0.99, 1).unwrap();
+            prop_assert!((pair.ratio.value - ratio).abs() < 1e-9);
+            prop_assert_eq!(pair.verdict(), Some(Verdict::Lower));
         }
     }
 }

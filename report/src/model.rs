@@ -53,7 +53,7 @@ pub struct Paired {
     pub rows: Vec<PairedRow>,
     /// Each variant against the next one, at each load.
     pub orders: Vec<PairedOrder>,
-    /// Share of `orders` in which an order is claimed.
+    /// Share of `orders` in which something is claimed.
     pub claimed_share: f64,
     /// Name of the variant that `shares` compare with.
     pub reference: String,
@@ -105,7 +105,14 @@ pub struct PairedOrder {
     pub high: f64,
     /// The same ratio of all samples pooled.
     pub pooled_ratio: f64,
-    /// `lower` or `higher`, where the interval excludes 1 and the pooled ratio agrees.
+    /// Share of the first's samples above the p99 of both together, minus that share of the second's.
+    pub more_slow: f64,
+    /// Lower end of its 95% interval, by resampled rounds.
+    pub more_slow_low: f64,
+    /// Upper end of its 95% interval.
+    pub more_slow_high: f64,
+    /// `lower` or `higher` where the interval of the ratio excludes 1, `equal` where it lies within 1/1.15 and 1.15; nothing where the
+    /// slow samples speak against it.
     pub claimed: Option<String>,
 }
 
@@ -122,6 +129,8 @@ pub struct ServedShare {
     pub is_bound: bool,
     /// The same ratio of all samples pooled.
     pub pooled_ratio: f64,
+    /// Whether the slow samples at the highest load speak against it.
+    pub is_doubted: bool,
 }
 
 /// The machine that a scenario ran on.

@@ -62,6 +62,7 @@ pub fn orders(paired: &Paired) -> Table {
         "ratio within a round",
         "95% interval",
         "of all samples",
+        "more slow samples",
         "order",
     ];
     let row = |order: &PairedOrder| {
@@ -72,6 +73,12 @@ pub fn orders(paired: &Paired) -> Table {
             format!("{:.2}", order.ratio),
             format!("{:.2} to {:.2}", order.low, order.high),
             format!("{:.2}", order.pooled_ratio),
+            format!(
+                "{:+.2}% ({:+.2} to {:+.2})",
+                order.more_slow * 1e2,
+                order.more_slow_low * 1e2,
+                order.more_slow_high * 1e2
+            ),
             order.claimed.clone().unwrap_or_else(|| "none claimed".to_owned()),
         ]
     };
@@ -88,8 +95,9 @@ pub fn notes(paired: &Paired) -> [String; 3] {
             paired.rounds
         ),
         format!(
-            "Orders claimed between neighbouring variants: {claimed} of {}. An order is claimed where the 95% interval of the ratio \
-             within a round excludes 1 and the ratio of all samples lies on the same side.",
+            "Claimed of neighbouring variants: {claimed} of {} orders. An order is claimed where the 95% interval of the ratio within \
+             a round excludes 1, and \"equal\" where it lies within 0.87 and 1.15; nothing where the slow samples (above the p99 of both) \
+             speak against it.",
             paired.orders.len()
         ),
         format!(

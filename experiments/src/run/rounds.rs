@@ -13,7 +13,6 @@ use super::preemptions::Preempted;
 use super::session::{Session, variant_found};
 use super::{Failure, Found, Ground, limits};
 use wave_report::model::VariantResult;
-use wave_workloads::point::Point;
 
 /// One trial of a row in a round, as kept in the journal.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -32,8 +31,6 @@ struct Trial {
 struct AtLoad {
     per_second: f64,
     trials: Vec<Trial>,
-    /// All samples, once all rounds have run.
-    pooled: Option<Point>,
 }
 
 /// A row, its running system, and its trials at each load.
@@ -67,7 +64,7 @@ pub(super) fn run<'a>(
     let mut found = Found::default();
     let limits = limits(&ground.scenario.workload);
     let mut of_rows = Vec::new();
-    for Alive { row, session, mut loads } in alive {
+    for Alive { row, session, loads } in alive {
         let preempted = session.preemptions();
         if let Some(preempted) = &preempted {
             let policy = row.variant.agent().map_or("", |agent| &agent.policy);
@@ -75,11 +72,9 @@ pub(super) fn run<'a>(
         }
         drop(session);
         found.facts.extend(lost_agents(row, &loads));
-        let pooled = loads.iter_mut().filter_map(|load| {
+        let pooled = loads.iter().filter_map(|load| {
             let outcomes: Vec<&Outcome> = load.trials.iter().map(|trial| &trial.outcome).collect();
-            let pooled = Outcome::pooled(&outcomes)?;
-            load.pooled = Some(pooled.measured.clone());
-            Some(pooled)
+            Outcome::pooled(&outcomes)
         });
         let result = VariantResult {
             preemptions: preempted.map(|preempted| preempted.report()),
@@ -124,9 +119,7 @@ impl<'a, 'g> Alive<'a, 'g> {
         Ok(Alive {
             row,
             session: Session::start(ground, &row.variant)?,
-            loads: loads
-                .map(|per_second| AtLoad { per_second, trials: Vec::new(), pooled: None })
-                .collect(),
+            loads: loads.map(|per_second| AtLoad { per_second, trials: Vec::new() }).collect(),
         })
     }
 

@@ -1,9 +1,7 @@
 //! What the rounds say of the rows: the orders that can be claimed, and the load that each serves at the same p99.
 
-use std::cmp::Ordering;
-
 use wave_compare::curve::{Served, served};
-use wave_compare::{Pair, Spread, resampled};
+use wave_compare::{Interval, Pair, Pool, Spread, Verdict};
 use wave_report::model::{Paired, PairedLoad, PairedOrder, PairedRow, ServedShare, VariantResult};
 use wave_report::number::{micros, thousands};
 
@@ -12,8 +10,8 @@ use wave_workloads::recorder::{LATENCY_MAX_NS, decode};
 
 use super::AtLoad;
 
-/// An interval around 1 of at most this width is called equal; a wider one leaves it open.
-const EQUAL_WIDTH: f64 = 0.1;
+/// The share of samples below the figure that is compared.
+const P99: f64 = 0.99;
 
 /// The conclusion from the trials of each row; `class` is the class of requests whose p99 is compared. `None` without trials.
 pub(super) fn of(
@@ -30,7 +28,7 @@ pub(super) fn of(
         .map(|(variant, loads)| Curve::of(variant, loads, class, rounds))
         .collect();
     let reference = reference(variants);
-    let orders = orders(variants, &curves);
+    let orders = orders(variants, &curves, seed);
     let claimed = orders.iter().filter(|order| order.claimed.is_some()).count();
     let Shares { limit_ns, reference_per_second, shares } =
         shares(variants, &curves, reference, rounds, seed);
@@ -63,16 +61,14 @@ fn reference(variants: &[VariantResult]) -> usize {
 /// The p99 of a row at each load: of each round, and of all samples.
 struct Curve {
     row: PairedRow,
-    pooled_ns: Vec<f64>,
+    pools: Vec<Pool>,
 }
 
 impl Curve {
     fn of(variant: &VariantResult, loads: &[AtLoad], class: &str, rounds: usize) -> Curve {
-        let at = |load: &AtLoad| {
-            let p99_ns: Vec<f64> = load.trials[..rounds]
-                .iter()
-                .map(|trial| p99_ns(&trial.outcome.measured, class))
-                .collect();
+        let pools: Vec<Pool> = loads.iter().map(|load| load.pool(class, rounds)).collect();
+        let at = |(load, pool): (&AtLoad, &Pool)| {
+            let p99_ns: Vec<f64> = (0..rounds).map(|round| pool.quantile(&[round], 0.99)).collect();
             let spread = Spread::of(&p99_ns).expect("there is a round");
             PairedLoad {
                 offered_per_second: load.per_second,
@@ -83,13 +79,8 @@ impl Curve {
                 p99_ns,
             }
         };
-        Curve {
-            row: PairedRow { name: variant.name.clone(), loads: loads.iter().map(at).collect() },
-            pooled_ns: loads
-                .iter()
-                .map(|load| load.pooled.as_ref().map_or(f64::NAN, |all| p99_ns(all, class)))
-                .collect(),
-        }
+        let loads = loads.iter().zip(&pools).map(at).collect();
+        Curve { row: PairedRow { name: variant.name.clone(), loads }, pools }
     }
 
     /// Pairs of load and p99: of quiet rounds, among the `drawn` ones.
@@ -101,30 +92,41 @@ impl Curve {
         self.row.loads.iter().map(at).collect()
     }
 
-    /// The same of all samples.
-    fn pooled(&self) -> Vec<(f64, f64)> {
+    /// The same of all samples of the `drawn` rounds.
+    fn pooled(&self, drawn: &[usize]) -> Vec<(f64, f64)> {
         let loads = self.row.loads.iter().map(|load| load.offered_per_second);
-        loads.zip(self.pooled_ns.iter().copied()).collect()
+        loads.zip(self.pools.iter().map(|pool| pool.quantile(drawn, P99))).collect()
     }
 }
 
-/// The p99 of a class of requests. A refused request counts as one that takes longer than any other, whatever its class: else a
-/// row that refuses requests would seem quick. So does the p99 of a row that has done none.
-fn p99_ns(point: &Point, class: &str) -> f64 {
-    let refused = point.refused as f64 / (point.sent.max(1)) as f64;
-    let of_class = point.classes.iter().find(|of| of.name == class);
-    let Some(done) = of_class.filter(|of| of.latency.count > 0 && refused <= 0.01) else {
-        return LATENCY_MAX_NS as f64;
-    };
-    let quantile = 0.99 / (1.0 - refused);
-    match decode(&done.histogram) {
-        Ok(latencies) if point.refused > 0 => latencies.value_at_quantile(quantile) as f64,
-        _ => done.latency.p99_ns as f64,
+impl AtLoad {
+    /// The samples of this class in the first `rounds` rounds.
+    fn pool(&self, class: &str, rounds: usize) -> Pool {
+        let trials = self.trials[..rounds].iter();
+        Pool::of_rounds(trials.map(|trial| samples(&trial.outcome.measured, class)))
     }
+}
+
+/// The latencies of a class of requests, with their counts. A refused request counts as one that takes longer than any other,
+/// whatever its class: else a row that refuses requests would seem quick. So does a row that has done none.
+fn samples(point: &Point, class: &str) -> Vec<(f64, u64)> {
+    let of_class = point.classes.iter().find(|of| of.name == class);
+    let done = of_class.and_then(|of| decode(&of.histogram).ok()).filter(|of| !of.is_empty());
+    let Some(done) = done else { return vec![(LATENCY_MAX_NS as f64, 1)] };
+    let values = done.iter_recorded();
+    let mut samples: Vec<(f64, u64)> = values
+        .map(|one| (one.value_iterated_to() as f64, one.count_since_last_iteration()))
+        .collect();
+    if point.refused > 0 {
+        let served = point.sent.saturating_sub(point.refused).max(1);
+        let refused = done.len() as f64 * point.refused as f64 / served as f64;
+        samples.push((LATENCY_MAX_NS as f64, refused.ceil() as u64));
+    }
+    samples
 }
 
 /// Each row against the next one, at each load.
-fn orders(variants: &[VariantResult], curves: &[Curve]) -> Vec<PairedOrder> {
+fn orders(variants: &[VariantResult], curves: &[Curve], seed: u64) -> Vec<PairedOrder> {
     let mut orders = Vec::new();
     for (at, pair) in curves.windows(2).enumerate() {
         for (load, (first, second)) in pair[0].row.loads.iter().zip(&pair[1].row.loads).enumerate()
@@ -133,20 +135,20 @@ fn orders(variants: &[VariantResult], curves: &[Curve]) -> Vec<PairedOrder> {
             if first.offered_per_second != second.offered_per_second {
                 continue;
             }
-            let pooled = (pair[0].pooled_ns[load], pair[1].pooled_ns[load]);
-            let Some(pair) = Pair::of(&first.p99_ns, &second.p99_ns, pooled) else { continue };
+            let [one, other] = [&pair[0], &pair[1]].map(|curve| &curve.pools[load]);
+            let Some(pair) = Pair::of(one, other, P99, seed) else { continue };
             orders.push(PairedOrder {
                 offered_per_second: first.offered_per_second,
                 first: variants[at].name.clone(),
                 second: variants[at + 1].name.clone(),
-                ratio: pair.ratio.median,
+                ratio: pair.ratio.value,
                 low: pair.ratio.low,
                 high: pair.ratio.high,
                 pooled_ratio: pair.pooled,
-                claimed: pair.order().map(|order| match order {
-                    Ordering::Less => "lower".to_owned(),
-                    _ => "higher".to_owned(),
-                }),
+                more_slow: pair.slow.value,
+                more_slow_low: pair.slow.low,
+                more_slow_high: pair.slow.high,
+                claimed: pair.verdict().map(|verdict| verdict.name().to_owned()),
             });
         }
     }
@@ -183,8 +185,8 @@ fn shares(
         curves.iter().map(|curve| curve.quiet(drawn)).collect()
     };
     let all: Vec<usize> = (0..rounds).collect();
-    let (of_all, pooled): (Vec<_>, Vec<_>) =
-        (quiet(&all), curves.iter().map(Curve::pooled).collect());
+    let of_all = quiet(&all);
+    let pooled: Vec<_> = curves.iter().map(|curve| curve.pooled(&all)).collect();
     let limit = lowest_at_top(&of_all);
     let reference_per_second = match served(&of_all[reference], limit) {
         None | Some(Served::Below(_)) => {
@@ -194,14 +196,24 @@ fn shares(
     };
     let others = (0..curves.len()).filter(|row| *row != reference);
     let shares = others.filter_map(|row| {
-        let (low, high) = resampled(rounds, seed, |drawn| share(&quiet(drawn), row))?;
+        let paired = Interval::resampled(rounds, seed, |drawn| share(&quiet(drawn), row))?;
+        let is_bound = matches!(served(&of_all[row], limit), Some(Served::Below(_)));
+        // What a share claims of the p99 at the highest load.
+        let claim = match paired.value {
+            _ if paired.has_one() => Verdict::Equal,
+            ratio if ratio < 1.0 => Verdict::Higher,
+            _ => Verdict::Lower,
+        };
+        let [own, others] = [row, reference].map(|row| curves[row].pools.last());
+        let pair = Pair::of(own?, others?, P99, seed);
         Some(ServedShare {
             name: variants[row].name.clone(),
-            ratio: share(&of_all, row),
-            low,
-            high,
-            is_bound: matches!(served(&of_all[row], limit), Some(Served::Below(_))),
+            ratio: paired.value,
+            low: paired.low,
+            high: paired.high,
+            is_bound,
             pooled_ratio: share(&pooled, row),
+            is_doubted: pair.is_some_and(|pair| pair.speaks_against(claim)),
         })
     });
     Shares { limit_ns: limit, reference_per_second, shares: shares.collect() }
@@ -232,19 +244,20 @@ fn conclusion(
 
 /// What a share says; an error if that is open: the row and why.
 fn part(share: &ServedShare) -> Result<String, String> {
-    let ServedShare { name, ratio, low, high, is_bound, pooled_ratio } = share;
-    let has_one = *low <= 1.0 && *high >= 1.0;
-    let interval = format!("95% interval {low:.2} to {high:.2}");
-    if *is_bound {
-        Ok(format!("\"{name}\" less than {ratio:.2} of that"))
-    } else if has_one && high - low <= EQUAL_WIDTH {
-        Ok(format!("\"{name}\" as much ({interval})"))
-    } else if has_one {
+    let ServedShare { name, ratio, pooled_ratio, .. } = share;
+    let of_rounds = Interval { value: *ratio, low: share.low, high: share.high };
+    let interval = format!("95% interval {:.2} to {:.2}", share.low, share.high);
+    if share.is_bound {
+        return Ok(format!("\"{name}\" less than {ratio:.2} of that"));
+    }
+    if of_rounds.has_one() && !of_rounds.is_equal() {
         Err(format!("\"{name}\" ({interval})"))
-    } else if (*ratio < 1.0) != (*pooled_ratio < 1.0) {
+    } else if share.is_doubted {
         Err(format!(
             "\"{name}\" ({ratio:.2} of that by the median of rounds, {pooled_ratio:.2} by all samples)"
         ))
+    } else if of_rounds.has_one() {
+        Ok(format!("\"{name}\" as much ({interval})"))
     } else {
         Ok(format!("\"{name}\" {ratio:.2} of that ({interval})"))
     }
@@ -270,17 +283,18 @@ mod tests {
         let with = |refused: u64| {
             let classes = vec![class.clone()];
             let point = Point { sent: 1000 + refused, refused, classes, ..failed_point(1.0) };
-            p99_ns(&point, "GET") / 1e3
+            Pool::of_rounds([samples(&point, "GET")]).quantile(&[0], 0.99) / 1e3
         };
         assert!((with(0) - 990.0).abs() < 2.0, "{}", with(0));
         // The 995th of 1,005, and the last but one.
         assert!((with(5) - 995.0).abs() < 2.0, "{}", with(5));
         assert_eq!(with(20), LATENCY_MAX_NS as f64 / 1e3);
-        assert_eq!(p99_ns(&failed_point(1.0), "GET"), LATENCY_MAX_NS as f64);
+        assert_eq!(samples(&failed_point(1.0), "GET"), [(LATENCY_MAX_NS as f64, 1)]);
     }
 
     fn share(name: &str, [ratio, low, high, pooled_ratio]: [f64; 4]) -> ServedShare {
-        ServedShare { name: name.to_owned(), ratio, low, high, is_bound: false, pooled_ratio }
+        let (name, is_bound, is_doubted) = (name.to_owned(), false, false);
+        ServedShare { name, ratio, low, high, is_bound, pooled_ratio, is_doubted }
     }
 
     #[test]
@@ -289,7 +303,7 @@ mod tests {
             share("slower", [0.6, 0.5, 0.7, 0.8]),
             share("wide", [0.9, 0.7, 1.2, 0.9]),
             share("equal", [1.0, 0.97, 1.02, 1.1]),
-            share("stalls", [1.3, 1.2, 1.4, 0.5]),
+            ServedShare { is_doubted: true, ..share("stalls", [1.3, 1.2, 1.4, 0.5]) },
             ServedShare { is_bound: true, ..share("far", [0.3, 0.2, 0.4, 0.3]) },
         ];
         let said = conclusion("near", Some(68_200.0), "GET p99 of 112 us", &shares);
