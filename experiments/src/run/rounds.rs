@@ -4,6 +4,8 @@
 //! random order; rows at the same load get the same arrivals. Nothing is repeated or left out because of how a row fared.
 
 mod conclusion;
+#[cfg(test)]
+mod known;
 
 use serde::{Deserialize, Serialize};
 

@@ -382,6 +382,11 @@ impl Enclave {
         self.incarnation.borrow().as_ref()?.agent_task.get()
     }
 
+    /// The task of a core, once it has one.
+    pub fn core_task(&self, core: u16) -> Option<TaskId> {
+        self.cores.get(usize::from(core))?.task.get()
+    }
+
     /// Kills the attached agent, if there is one. The host notices at once, as from a socket.
     pub fn kill_agent(&self) {
         if let Some(agent) = self.agent_task() {

@@ -8,6 +8,7 @@ use wave_links::model::Carried;
 
 use crate::agent::Logs;
 use crate::closed::Closed;
+use crate::disturbance::Disturbance;
 use crate::enclave::{Counters, Enclave, Setup};
 use crate::requests::{Arrival, Load, Requests, Served};
 use crate::usage::Usage;
@@ -67,7 +68,7 @@ pub fn serve_logged(
     load: &Load,
     logs: Option<(String, Box<Logs>)>,
 ) -> Result<Outcome, ConfigError> {
-    serve_requests(setup, load, Requests::new(load.clone(), setup.seed), logs)
+    serve_requests(setup, load, Requests::new(load.clone(), setup.seed), Vec::new(), logs)
 }
 
 /// Serves exactly these arrivals: those of a native run, for example, so that both have the same randomness.
@@ -76,13 +77,25 @@ pub fn serve_given(
     load: &Load,
     arrivals: Rc<[Arrival]>,
 ) -> Result<Outcome, ConfigError> {
-    serve_requests(setup, load, Requests::given(load.clone(), arrivals, setup.seed), None)
+    serve_disturbed(setup, load, arrivals, Vec::new())
+}
+
+/// As [`serve_given`], while disturbances take CPU time from the host, its agent and the generators.
+pub fn serve_disturbed(
+    setup: &Setup,
+    load: &Load,
+    arrivals: Rc<[Arrival]>,
+    disturbances: Vec<Disturbance>,
+) -> Result<Outcome, ConfigError> {
+    let app = Requests::given(load.clone(), arrivals, setup.seed);
+    serve_requests(setup, load, app, disturbances, None)
 }
 
 fn serve_requests(
     setup: &Setup,
     load: &Load,
     app: Rc<Requests>,
+    mut disturbances: Vec<Disturbance>,
     logs: Option<(String, Box<Logs>)>,
 ) -> Result<Outcome, ConfigError> {
     let world = World::new();
@@ -92,6 +105,9 @@ fn serve_requests(
         enclave.record_agents(about, logs);
     }
     enclave.start_agent();
+    disturbances.retain(|one| one.at < load.end());
+    disturbances.sort_by_key(|one| one.at);
+    disturbances.into_iter().for_each(|one| one.strike(&enclave, &app));
     world.run_until(load.end());
     let usage = enclave.usage();
     world.run_until(load.end() + GRACE);

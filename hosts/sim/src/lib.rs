@@ -15,6 +15,7 @@ pub mod closed;
 mod control;
 mod core;
 pub mod cpu;
+pub mod disturbance;
 pub mod enclave;
 pub mod experiment;
 pub mod fit;

@@ -181,6 +181,11 @@ impl std::fmt::Debug for Requests {
 }
 
 impl Requests {
+    /// The tasks of its generators.
+    pub(crate) fn generators(&self) -> Vec<crate::world::TaskId> {
+        self.generators.borrow().clone()
+    }
+
     /// Creates an open loop under this seed.
     pub fn new(load: Load, seed: u64) -> Rc<Requests> {
         Requests::with(load, None, seed)
