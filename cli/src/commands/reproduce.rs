@@ -152,7 +152,7 @@ fn terminal(reproduction: &Reproduction) -> String {
         ));
     }
     text.push_str(&lines);
-    for line in [words::insides(rows), words::resumed(reproduction)] {
+    for line in [words::missed(rows), words::resumed(reproduction)] {
         if !line.is_empty() {
             text.push_str(&format!("{line}\n"));
         }
@@ -182,7 +182,7 @@ fn results_table(rows: &[&Row]) -> Table {
             &words::ours(row),
             &words::spread(row),
             &words::difference(row),
-            row.kind.name(),
+            &row.label(),
             &words::interval(row),
             &words::width(row),
             words::inside(row),

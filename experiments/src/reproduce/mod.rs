@@ -133,6 +133,7 @@ mod tests {
             interval: None,
             width: None,
             inside: None,
+            is_missed: false,
             place: "Table 0".to_owned(),
             why: None,
         }

@@ -13,7 +13,7 @@ use wave_report::{Directory, document, figure};
 /// Groups whose rows are drawn as bars: times and rates of one kind.
 const DRAWN: [&str; 2] = ["table3", "ladder"];
 
-const COLUMNS: [&str; 18] = [
+const COLUMNS: [&str; 20] = [
     "id",
     "group",
     "text",
@@ -26,12 +26,14 @@ const COLUMNS: [&str; 18] = [
     "rel_diff",
     "diff",
     "kind",
+    "label",
     "interval_low",
     "interval_high",
     "width",
     "inside",
     "place",
     "why",
+    "version",
 ];
 
 /// Writes report.html, rows.csv, reproduce.json and figures/, each atomically; returns the page's path.
@@ -41,7 +43,7 @@ const COLUMNS: [&str; 18] = [
 pub fn save(reproduction: &Reproduction, out: &Path) -> Result<PathBuf, Failure> {
     let plots = draw(reproduction)?;
     let json = serde_json::to_vec_pretty(reproduction).map_err(Failure::cannot)?;
-    let csv = csv(&reproduction.rows)
+    let csv = csv(&reproduction.rows, &reproduction.version)
         .map_err(|error| Failure::Cannot(format!("rows.csv: cannot be written: {error}")))?;
     let files: Vec<(String, String)> =
         plots.iter().map(|plot| (format!("{}.svg", plot.id), plot.svg.clone())).collect();
@@ -96,8 +98,8 @@ fn rows<'a>(reproduction: &'a Reproduction, group: &str) -> Vec<&'a Row> {
     reproduction.rows.iter().filter(|row| row.group == group).collect()
 }
 
-/// A header, and a row per printed figure; a field without a value is empty.
-pub(super) fn csv(rows: &[Row]) -> Result<Vec<u8>, csv::Error> {
+/// A header, and a row per printed figure with the `version` that has computed it; a field without a value is empty.
+pub(super) fn csv(rows: &[Row], version: &str) -> Result<Vec<u8>, csv::Error> {
     let optional = |number: Option<f64>| number.map_or_else(String::new, |n| n.to_string());
     let mut writer = csv::Writer::from_writer(Vec::new());
     writer.write_record(COLUMNS)?;
@@ -116,12 +118,14 @@ pub(super) fn csv(rows: &[Row]) -> Result<Vec<u8>, csv::Error> {
             &optional(row.rel_diff),
             &optional(row.diff),
             row.kind.name(),
+            &row.label(),
             &optional(row.interval.map(|[low, _]| low)),
             &optional(row.interval.map(|[_, high]| high)),
             &optional(row.width),
             row.inside.map_or("", |inside| if inside { "true" } else { "false" }),
             &row.place,
             row.why.unwrap_or_default(),
+            version,
         ])?;
     }
     writer.into_inner().map_err(|error| error.into_error().into())
@@ -144,7 +148,7 @@ fn page(reproduction: &Reproduction, plots: &[Plot<'_>]) -> String {
             "modelled address spaces; and the figures of Mind the Gap. Nothing is read off the papers' plots."
         }
         p {
-            (seeds(reproduction)) " " (words::insides(&reproduction.rows)) " " (words::resumed(reproduction))
+            (seeds(reproduction)) " " (words::missed(&reproduction.rows)) " " (words::resumed(reproduction))
         }
         p {
             "An interval is the least and the most that a row comes to under parameter sets that meet every fitted row \
@@ -191,8 +195,8 @@ fn meaning(kind: Kind) -> &'static str {
              have come out otherwise."
         }
         Kind::Compatible => {
-            "It follows as a predicted one does, but its interval is wider than half of the effect, or unknown, so it \
-             foretells little. \"Paper inside\" says whether the printed figure lies within."
+            "It follows as a predicted one does, and the printed figure is inside of its interval, which is wider than half of the effect \
+             or unknown, so it foretells little. A row of a model whose printed figure is outside is called missed, however it was made."
         }
         Kind::Measured => "It was measured on this machine, without a model.",
         Kind::Extrapolated => "It follows from measured figures by a rule that is not tested here.",
@@ -254,7 +258,7 @@ fn table(rows: &[&Row]) -> Markup {
                 td.n { (words::ours(row)) }
                 td.n { (words::spread(row)) }
                 td.n { (words::difference(row)) }
-                td { (row.kind.name()) }
+                td { (row.label()) }
                 td.n { (words::interval(row)) }
                 td.n { (words::width(row)) }
                 td { (words::inside(row)) }
@@ -351,7 +355,7 @@ mod tests {
     #[test]
     fn csv_has_a_row_per_figure_and_parses() {
         let rows = sample().rows;
-        let bytes = csv(&rows).unwrap();
+        let bytes = csv(&rows, "0.2.0").unwrap();
         let mut reader = csv::Reader::from_reader(bytes.as_slice());
         assert_eq!(reader.headers().unwrap(), COLUMNS.as_slice());
         let records: Vec<csv::StringRecord> = reader.records().map(Result::unwrap).collect();
@@ -359,7 +363,7 @@ mod tests {
         assert_eq!(&records[0][2], rows[0].text);
         assert_eq!(records[0][7].parse(), Ok(1020.0));
         assert_eq!((&records[1][7], &records[1][9]), ("", ""), "nothing of ours");
-        assert_eq!(&records[2][17], "for <b>reasons</b>");
+        assert_eq!(&records[2][18], "for <b>reasons</b>");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use super::jobs::{ByName, Done, is_seeded};
 use super::mind_the_gap;
 use super::placements;
 use super::sol;
+use super::words::close;
 
 /// How one of our figures came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -27,7 +28,7 @@ pub enum Kind {
     Fitted,
     /// It follows from parameters that were fitted to other figures.
     Predicted,
-    /// As predicted, but its interval is wider than half of the effect, or unknown.
+    /// As predicted, but its interval is wider than half of the effect, or unknown. The printed figure is inside, or near.
     Compatible,
     /// It was measured on this machine.
     Measured,
@@ -91,10 +92,28 @@ pub struct Row {
     pub width: Option<f64>,
     /// Whether the printed figure, or its range, overlaps the interval.
     pub inside: Option<bool>,
+    /// A model gave the row, and the printed figure is outside of its interval; without one, farther away than
+    /// [`words::close`](super::words::close) allows.
+    pub is_missed: bool,
     /// Place in the paper.
     pub place: String,
     /// Explanation of the difference.
     pub why: Option<&'static str>,
+}
+
+impl Row {
+    /// What can be said of the row: its kind, or that its figure was missed, however it was made.
+    pub fn label(&self) -> String {
+        let kind = self.kind.name();
+        let is_open = self.paper_range.iter().any(|end| end.is_infinite());
+        match (self.is_missed, self.kind) {
+            (true, _) => format!("missed ({kind})"),
+            (false, Kind::Predicted | Kind::Compatible) if is_open => {
+                format!("{kind}, its sign only")
+            }
+            _ => kind.to_owned(),
+        }
+    }
 }
 
 /// The rows of these groups.
@@ -108,7 +127,9 @@ pub fn of(ids: &[&str], by_seed: &[ByName<'_>]) -> Vec<Row> {
 fn row(printed: Printed, fit: &Fit, intervals: &Intervals, by_seed: &[ByName<'_>]) -> Row {
     let of_seed = |done: &ByName<'_>| ours(&printed.id, done).filter(|ours| ours.is_finite());
     let values: Vec<f64> = by_seed.iter().filter_map(of_seed).collect();
-    let ours = median(&values);
+    // As the interval was computed: the search for a saturation of a figure's curve is coarser.
+    let of_fit = intervals.of_row(&printed.id).map(|row| row.value);
+    let ours = median(&values).map(|median| of_fit.unwrap_or(median));
     // The end of the printed range that is nearer to ours.
     let nearer = |ours: f64| match ours - printed.low < printed.high - ours {
         true => printed.low,
@@ -118,18 +139,25 @@ fn row(printed: Printed, fit: &Fit, intervals: &Intervals, by_seed: &[ByName<'_>
     let diff = ours.map(|ours| ours - ours.clamp(printed.low, printed.high));
     let relative = printed.unit != "%" && paper != 0.0;
     let first = by_seed.first();
-    let interval =
-        ours.zip(first).and_then(|(ours, done)| interval(&printed.id, ours, intervals, done));
+    let interval = first.and_then(|done| interval(&printed.id, intervals, done));
     let width = interval.map(|[low, high]| high - low);
+    let inside = interval.map(|[low, high]| low <= printed.high && printed.low <= high);
     let kind = match (kind(&printed, fit), width, ours) {
         // The interval is wider than half of the effect.
-        (Kind::Predicted, Some(width), Some(ours)) if width > ours.abs() / 2.0 => Kind::Compatible,
+        (Kind::Predicted, Some(width), Some(ours))
+            if width > ours.abs() / 2.0 && inside == Some(true) =>
+        {
+            Kind::Compatible
+        }
+        // Its interval is not known.
+        (Kind::Compatible, ..) if inside == Some(false) => Kind::Predicted,
         (kind, ..) => kind,
     };
-    Row {
+    let mut row = Row {
         kind,
         width,
-        inside: interval.map(|[low, high]| low <= printed.high && printed.low <= high),
+        inside,
+        is_missed: false,
         interval,
         rel_diff: diff.filter(|_| relative).map(|diff| diff / paper),
         why: why(&printed.id),
@@ -143,7 +171,10 @@ fn row(printed: Printed, fit: &Fit, intervals: &Intervals, by_seed: &[ByName<'_>
         group: printed.group,
         ours,
         diff,
-    }
+    };
+    let is_modelled = matches!(kind, Kind::Fitted | Kind::Predicted | Kind::Compatible);
+    row.is_missed = is_modelled && !inside.or_else(|| close(&row)).unwrap_or(true);
+    row
 }
 
 /// The middle value, or the mean of the two in the middle.
@@ -172,7 +203,6 @@ fn kind(printed: &Printed, fit: &Fit) -> Kind {
         "sol" => match printed.id.as_str() {
             "sol-on-host-1" | "sol-on-host-2" => Kind::Measured,
             "sol-reduction" => Kind::ByConstruction,
-            "sol-entries" | "sol-decisions" => Kind::Predicted,
             id if id.starts_with("sol-on-host-") || id.starts_with("sol-wave-") => {
                 Kind::Extrapolated
             }
@@ -190,23 +220,21 @@ fn kind(printed: &Printed, fit: &Fit) -> Kind {
     }
 }
 
-/// Lowest and highest value of a row: what the fit leaves open, or the uncertainty of the inputs of Figures 5 and 6b. Extended
-/// to include ours, whose search for a saturation is coarser than the one for intervals.
-fn interval(id: &str, ours: f64, intervals: &Intervals, done: &ByName<'_>) -> Option<[f64; 2]> {
+/// Lowest and highest value of a row: what the fit leaves open, or the uncertainty of the inputs of Figures 5 and 6b.
+fn interval(id: &str, intervals: &Intervals, done: &ByName<'_>) -> Option<[f64; 2]> {
     let of_job = |job: &str, times: f64| {
         let done = done.get(job)?;
         Some([times * done.value("gain_low")?, times * done.value("gain_high")?])
     };
-    let [low, high] = match id {
+    match id {
         "fig5b-gain-1" | "fig5b-gain-slides" => of_job("fig5-1", 1.0),
         "fig5b-gain-31" => of_job("fig5-31", 1.0),
         "fig5b-gain-128" => of_job("fig5-128", 1.0),
         "fig5b-cores-saved" => of_job("fig5-128", 2.56),
         "fig6b-gain" => placements::interval(done),
         id if id.starts_with("mtg") => mind_the_gap::interval(id, done),
-        id => intervals.of_row(id),
-    }?;
-    Some([low.min(ours), high.max(ours)])
+        id => intervals.of_row(id).map(|row| [row.low, row.high]),
+    }
 }
 
 fn ours(id: &str, done: &ByName<'_>) -> Option<f64> {
@@ -436,12 +464,23 @@ mod tests {
             (narrow.kind, narrow.width, narrow.inside),
             (Kind::Predicted, Some(4.0), Some(true))
         );
-        let wide = row(4.0, 11.0);
-        assert_eq!(
-            (wide.kind, wide.width, wide.inside),
-            (Kind::Compatible, Some(7.0), Some(false))
-        );
-        assert_eq!(wide.interval, Some([4.0, 11.0]));
+        assert_eq!((narrow.label().as_str(), narrow.interval), ("predicted", Some([8.0, 12.0])));
+        let wide = row(4.0, 12.0);
+        assert_eq!((wide.kind, wide.inside), (Kind::Compatible, Some(true)));
+        assert_eq!(wide.label(), "compatible");
+        // It is not stretched to contain ours.
+        let outside = row(4.0, 9.0);
+        assert_eq!((outside.interval, outside.inside), (Some([4.0, 9.0]), Some(false)));
+        assert_eq!(outside.label(), "missed (predicted)");
+    }
+
+    #[test]
+    fn row_whose_printed_range_is_open_predicts_a_sign() {
+        let mut row = crate::reproduce::tests::row("sol", "ms", Some(1.0));
+        row.paper_range = [0.0, f64::INFINITY];
+        assert_eq!(row.label(), "predicted, its sign only");
+        row.kind = Kind::Measured;
+        assert_eq!(row.label(), "measured");
     }
 
     #[test]

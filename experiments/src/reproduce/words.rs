@@ -89,21 +89,20 @@ pub fn spread(row: &Row) -> String {
     }
 }
 
-/// Number of printed figures within the rows' intervals, and the names of those outside; empty if no row has an interval.
-pub fn insides(rows: &[Row]) -> String {
-    let (inside, outside): (Vec<&Row>, Vec<&Row>) =
-        rows.iter().filter(|row| row.inside.is_some()).partition(|row| row.inside == Some(true));
-    if inside.is_empty() && outside.is_empty() {
-        return String::new();
+/// The rows whose printed figure was missed; empty if none was.
+pub fn missed(rows: &[Row]) -> String {
+    let missed: Vec<&str> =
+        rows.iter().filter(|row| row.is_missed).map(|row| row.id.as_str()).collect();
+    let modelled =
+        |row: &&Row| matches!(row.kind, Kind::Fitted | Kind::Predicted | Kind::Compatible);
+    match missed.len() {
+        0 => String::new(),
+        count => format!(
+            "Missed: {count} of {} rows of a model: {}.",
+            rows.iter().filter(modelled).count(),
+            missed.join(", ")
+        ),
     }
-    let names: Vec<&str> = outside.iter().map(|row| row.id.as_str()).collect();
-    let named = if names.is_empty() { String::new() } else { format!(": {}", names.join(", ")) };
-    format!(
-        "Of {} rows with an interval the printed figure is inside {} and outside {}{named}.",
-        inside.len() + outside.len(),
-        inside.len(),
-        outside.len(),
-    )
 }
 
 /// How many parts come from an earlier run; empty if none do.
@@ -192,15 +191,12 @@ mod tests {
     }
 
     #[test]
-    fn rows_outside_their_interval_are_named() {
+    fn missed_rows_are_named() {
         let mut rows = [1.0, 2.0, 3.0].map(|ours| row("fig4a", "%", Some(ours)));
-        assert_eq!(insides(&rows), "");
-        rows[0].inside = Some(true);
-        (rows[1].inside, rows[1].id) = (Some(false), "fig4a-far".to_owned());
-        assert_eq!(
-            insides(&rows),
-            "Of 2 rows with an interval the printed figure is inside 1 and outside 1: fig4a-far."
-        );
+        rows[2].kind = Kind::Assumed;
+        assert_eq!(missed(&rows), "");
+        (rows[1].is_missed, rows[1].id) = (true, "fig4a-far".to_owned());
+        assert_eq!(missed(&rows), "Missed: 1 of 2 rows of a model: fig4a-far.");
     }
 
     #[test]

@@ -30,6 +30,8 @@ const HEAD: &str = "\
 pub struct Interval {
     /// Id of the row, as in `paper.toml`.
     pub id: String,
+    /// The value under the fit's own set.
+    pub value: f64,
     /// Lower end of the interval: the least value under any of the sets.
     pub low: f64,
     /// Upper end of the interval: the greatest value under any of the sets.
@@ -55,26 +57,25 @@ impl Intervals {
         toml::from_str(KEPT).expect("the file is tested")
     }
 
-    /// The interval of each row, from its values under several sets.
+    /// The interval of each row, from its values under several sets, of which the first is the fit's own.
     pub fn of(sets: &[BTreeMap<String, f64>]) -> Intervals {
-        let mut found: BTreeMap<&str, [f64; 2]> = BTreeMap::new();
+        let mut found: BTreeMap<&str, [f64; 3]> = BTreeMap::new();
         for (id, x) in sets.iter().flatten() {
-            let [low, high] = found.entry(id).or_insert([*x; 2]);
+            let [_, low, high] = found.entry(id).or_insert([*x; 3]);
             (*low, *high) = (low.min(*x), high.max(*x));
         }
         let round = |x: f64| (x * 100.0).round() / 100.0;
-        let interval = |(id, [low, high]): (&str, [f64; 2])| Interval {
-            id: id.to_owned(),
-            low: round(low),
-            high: round(high),
+        let interval = |(id, values): (&str, [f64; 3])| {
+            let [value, low, high] = values.map(round);
+            Interval { id: id.to_owned(), value, low, high }
         };
         let rows = found.into_iter().map(interval).collect();
         Intervals { digest: digest(), sets: sets.len(), rows }
     }
 
-    /// The interval of a row; `None` if the row does not follow from the fit.
-    pub fn of_row(&self, id: &str) -> Option<[f64; 2]> {
-        self.rows.iter().find(|row| row.id == id).map(|row| [row.low, row.high])
+    /// The value and the interval of a row; `None` if the row does not follow from the fit.
+    pub fn of_row(&self, id: &str) -> Option<&Interval> {
+        self.rows.iter().find(|row| row.id == id)
     }
 
     /// The text of the file with these intervals.
@@ -209,8 +210,11 @@ mod tests {
         assert_eq!(kept.digest, digest(), "{PATH} is out of date: run wave fit --intervals");
         assert!(kept.sets > 1 && !kept.rows.is_empty());
         let printed = paper::printed();
-        for Interval { id, low, high } in &kept.rows {
-            assert!(low <= high && printed.iter().any(|row| row.id == *id), "{id}");
+        for Interval { id, value, low, high } in &kept.rows {
+            assert!(
+                low <= value && value <= high && printed.iter().any(|row| row.id == *id),
+                "{id}"
+            );
         }
     }
 
@@ -218,7 +222,8 @@ mod tests {
     fn an_interval_covers_every_set_and_round_trips_through_its_file() {
         let set = |x: f64| BTreeMap::from([("a".to_owned(), x)]);
         let found = Intervals::of(&[set(1.0), set(-2.006), set(0.5)]);
-        assert_eq!(found.of_row("a"), Some([-2.01, 1.0]));
+        let Interval { value, low, high, .. } = *found.of_row("a").unwrap();
+        assert_eq!([value, low, high], [1.0, -2.01, 1.0]);
         assert_eq!(found.of_row("b"), None);
         assert_eq!(toml::from_str::<Intervals>(&found.to_toml()).unwrap(), found);
     }
