@@ -2,6 +2,7 @@
 //! `cargo xtask test`: runs every test.
 //! `cargo xtask bench compare`: finds whether this tree is slower than a commit.
 //! `cargo xtask figures`: writes a table of the benches' figures on this machine.
+//! `cargo xtask pictures`: runs the experiments whose pictures and tables the documentation shows.
 //! `cargo xtask site`: builds the documentation as a site.
 //! `cargo xtask release`: builds the binary archive of a version.
 //! `cargo xtask vm`: runs commands and tests in a virtual machine whose kernel has sched_ext.
@@ -14,6 +15,7 @@ mod cargo;
 mod conformance;
 mod documents;
 mod figures;
+mod pictures;
 mod release;
 mod suite;
 mod test;
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         Some((name, [])) if name == "test" => test::run(),
         Some((name, rest)) if name == "bench" => bench::main(rest),
         Some((name, rest)) if name == "figures" => figures::main(rest),
+        Some((name, rest)) if name == "pictures" => pictures::main(rest),
         Some((name, rest)) if name == "release" => release::main(rest),
         Some((name, rest)) if name == "site" => documents::site::main(rest),
         Some((name, rest)) if name == "vm" => vm::main(rest),
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
             eprintln!("{}", test::USAGE);
             eprintln!("{}", bench::USAGE);
             eprintln!("{}", figures::USAGE);
+            eprintln!("{}", pictures::USAGE);
             eprintln!("{}", documents::site::USAGE);
             eprintln!("{}", release::USAGE);
             eprintln!("{}", vm::USAGE);
@@ -70,6 +74,7 @@ fn tidy() -> ExitCode {
         Ok(files) => {
             complaints.extend(files.iter().flat_map(|file| self::complaints(file)));
             complaints.extend(documents::complaints(&files));
+            complaints.extend(pictures::complaints());
         }
         Err(error) => complaints.push(error),
     }
