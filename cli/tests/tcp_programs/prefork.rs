@@ -167,6 +167,10 @@ fn connections_are_accepted_in_the_order_of_their_arrival_across_a_fork() {
         let arrived: Vec<u16> =
             clients.iter().map(|client| client.local_addr().unwrap().port()).collect();
         assert_eq!(accepted, arrived);
+        let table = up.table();
+        let listeners = table.lines().filter(|line| line.contains("LISTEN")).count();
+        assert_eq!(listeners, 1, "{table}");
+        assert!(table.lines().all(|line| !line.ends_with(' ')), "{table}");
         drop(stdin);
         assert!(server.0.wait().unwrap().success());
     });

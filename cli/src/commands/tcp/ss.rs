@@ -67,7 +67,7 @@ pub fn ss(args: &SsArgs) -> Result<(), Failure> {
             details(socket),
         ]);
     }
-    print(format_args!("{table}\n"));
+    print(format_args!("{}\n", table.trim_fmt()));
     refusals(&report["refusals"]);
     if args.counters {
         print(format_args!("\n"));

@@ -5,8 +5,9 @@ use core::net::SocketAddr;
 
 use wave_core::clock::Nanos;
 
-use super::Stack;
 use super::connection::Connection;
+use super::listeners::has_secret;
+use super::{Listener, Stack};
 use crate::context::{ContextId, Event, Known};
 use crate::datapath::{Datapath, Established, FlowId};
 
@@ -119,7 +120,13 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             congestion: None,
             alpha: None,
         };
-        for listener in &self.listeners {
+        // Processes keep a place from which nobody accepts, besides their own (docs/adr/0103).
+        let is_kept_beside = |listener: &Listener| {
+            let mut others = self.listeners.iter();
+            listener.slots_max == 0
+                && others.any(|one| one.slots_max > 0 && has_secret(listener.sharing, one))
+        };
+        for listener in self.listeners.iter().filter(|one| !is_kept_beside(one)) {
             let local = self.told(listener.local);
             show(&Shown {
                 context: Some(listener.context),
