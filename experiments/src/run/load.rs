@@ -1,10 +1,11 @@
 //! Latency and throughput of each variant at each load, or its saturation.
 //!
 //! An offloaded agent leaves the on-host agent's core to the workload. If a scenario has agents of both kinds, each offloaded
-//! variant therefore runs twice: with as many workers as the on-host one (the price of the link), and with as many *cores* (the
-//! gain), at loads that are higher by the same factor. If the machine has too few CPUs for the latter, it is left out, and the
-//! report says so; an on-host variant is then left out, too, if it equals an offloaded one but for its name. Finally the
-//! variants are compared under one load, if the scenario asks for it.
+//! variant therefore runs twice: as the scenario has it (the price of the link), and with as many *cores* as the on-host one, its
+//! agent's included (the gain), at loads that are changed by the same factor. The latter is omitted where the scenario gives
+//! them equal cores already. If the machine has too few CPUs for it, it is left out, and the report says so; an on-host variant is
+//! then left out, too, if it equals an offloaded one but for its name. Finally the variants are compared under one load, if the
+//! scenario asks for it.
 
 use super::session::Session;
 use super::{Failure, Found, Ground, compare, rounds};
@@ -25,14 +26,22 @@ pub(super) fn rows(scenario: &Scenario, cpus: usize) -> (Vec<Row>, Vec<(String, 
     let variants = &scenario.variants;
     let mut rows: Vec<Row> =
         variants.iter().map(|variant| Row { variant: variant.clone(), factor: 1.0 }).collect();
-    let has_onhost = variants.iter().any(|variant| is(variant, Placement::OnHost));
-    if !has_onhost || !scenario.run.equal_cores {
+    if !scenario.run.equal_cores {
         return (rows, Vec::new());
     }
     let mut left_out = Vec::new();
     for variant in variants.iter().filter(|variant| is(variant, Placement::Offload)) {
+        let onhost = || variants.iter().filter(|other| is(other, Placement::OnHost));
+        let policy = |of: &Variant| of.agent().map(|agent| agent.policy.clone());
+        let like = onhost().find(|other| policy(other) == policy(variant));
+        let Some(other) = like.or_else(|| onhost().next()) else { continue };
+        // An on-host agent takes a core of the host beside its workers.
+        let cores = other.host.cores + 1;
+        if cores == variant.host.cores {
+            continue;
+        }
         let mut more = variant.clone();
-        more.host.cores += 1;
+        more.host.cores = cores;
         more.name = format!("{}, equal cores", variant.name);
         let needed = more.host.cores as usize + 2;
         if cpus < needed {
@@ -190,6 +199,21 @@ prestage = 4
         };
         assert_eq!(names(3), ("far; near, deeper".to_owned(), 2));
         assert_eq!(names(4), ("far; near; near, deeper; far, equal cores".to_owned(), 0));
+    }
+
+    #[test]
+    fn equal_cores_include_the_core_of_the_agent() {
+        let mut scenario = scenario();
+        let mut rows_with = |far: u32, near: u32| -> Vec<(String, u32, f64)> {
+            scenario.variants[0].host.cores = far;
+            scenario.variants[1].host.cores = near;
+            let more = rows(&scenario, 64).0.into_iter().skip(3);
+            more.map(|row| (row.variant.name, row.variant.host.cores, row.factor)).collect()
+        };
+        assert_eq!(rows_with(4, 4), [("far, equal cores".to_owned(), 5, 1.25)]);
+        // 3 workers and the agent's core are 4 already.
+        assert_eq!(rows_with(4, 3), []);
+        assert_eq!(rows_with(4, 7), [("far, equal cores".to_owned(), 8, 2.0)]);
     }
 
     #[test]
