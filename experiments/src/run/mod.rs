@@ -11,6 +11,7 @@ mod enclaves;
 mod ideal;
 pub mod journal;
 mod ladder;
+mod links;
 pub mod linux;
 mod load;
 pub mod machine;
@@ -125,6 +126,7 @@ pub fn run(
 ) -> Result<Finished, Failure> {
     let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
     let started = journal.started();
+    let link_facts = links::facts_of_all(scenario.agents().map(|agent| &agent.link))?;
     let steps = match scenario.kind {
         Kind::Load => load::steps(scenario, cpus.len()),
         Kind::Ladder => ladder::steps(scenario),
@@ -182,6 +184,7 @@ pub fn run(
     facts.extend(journal.fact());
     facts.extend(ground.recording.as_ref().map(|recording| recording.fact()));
     facts.extend(ground.service.facts());
+    facts.extend(link_facts);
     let aside_of = |variants: &[VariantResult]| {
         let points = variants.iter().flat_map(|variant| &variant.points);
         let (aside, done) = points

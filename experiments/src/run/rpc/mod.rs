@@ -25,7 +25,7 @@ use self::serving::{Serving, Wanted};
 use super::neighbours::Neighbours;
 use super::recording::Recording;
 use super::verdict::{Rule, TRIES, Try};
-use super::{Failure, Finished, Journal, machine};
+use super::{Failure, Finished, Journal, links, machine};
 use crate::scenario::{Rpc, Stack};
 use wave_lab::interrupt;
 use wave_lab::progress::Progress;
@@ -56,6 +56,7 @@ pub fn run(
     journal.follow(&progress);
     progress.say(&super::planned(stacks.len() as u64 * loads, scenario.seconds));
     progress.begin(&format!("filling RocksDB with {} keys", scenario.workload.keys));
+    let link_facts = links::facts_of_all(scenario.variants.iter().map(|stack| &stack.link))?;
     let database = Arc::new(fill(scenario)?);
     progress.end();
     let before = Neighbours::now();
@@ -103,6 +104,7 @@ pub fn run(
         }
     }
     let mut facts = found::facts(scenario, &database, equal, &twins);
+    facts.extend(link_facts);
     let simulated_only = scenario.variants.iter().flat_map(Stack::simulated_only);
     facts.extend(simulated_only.map(|what| super::without_effect(&what)));
     facts.extend(journal.fact());

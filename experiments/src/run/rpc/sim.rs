@@ -25,7 +25,7 @@ use super::{SATURATED_LOADS, limits};
 use crate::run::recording::Recording;
 use crate::run::sim::parallel;
 use crate::run::sim::point::{delta, point, sinks};
-use crate::run::{Failure, Finished, Journal, machine};
+use crate::run::{Failure, Finished, Journal, links, machine};
 use crate::scenario::{Link, Rpc, RpcPlacement, Stack};
 use wave_lab::progress::Progress;
 use wave_report::RunResult;
@@ -337,6 +337,7 @@ fn facts(systems: &[Simulated<'_>]) -> Vec<(String, String)> {
             continue;
         }
         facts.push((format!("machine {}, link {}", key.0, key.1), machine.description.clone()));
+        facts.extend(links::facts(link));
         let figures = machine.all().into_iter().chain(parts);
         facts.extend(figures.map(|(name, figure)| {
             let name = format!("{}, {}: {} {}", key.0, key.1, name.replace('_', " "), figure.value);

@@ -53,10 +53,8 @@ pub fn run(
         return Err(Failure::Scenario(format!("{}: {why}", scenario.name)));
     }
     // Scenarios that cannot be simulated are refused before anything runs.
-    let first = Simulated::new(&scenario, &scenario.variants[0])?;
-    for variant in &scenario.variants[1..] {
-        Simulated::new(&scenario, variant)?;
-    }
+    let all = scenario.variants.iter().map(|variant| Simulated::new(&scenario, variant));
+    let all: Vec<Simulated> = all.collect::<Result<_, Failure>>()?;
     let steps = match scenario.kind {
         Kind::Load => load::steps(&scenario),
         Kind::Ladder => load::ladder_steps(&scenario),
@@ -82,7 +80,7 @@ pub fn run(
         Kind::Chaos(_) => unreachable!("Experiment::check refuses it"),
     }?;
     let mut facts = skipped;
-    facts.extend(first.facts());
+    facts.extend(setup::facts(&all));
     facts.append(&mut found.facts);
     facts.extend(ground.recording.as_ref().map(|recording| {
         let (what, _) = recording.fact();

@@ -1,5 +1,7 @@
 //! A scenario's variant as a setup of the simulator.
 
+use std::collections::HashSet;
+
 use wave_core::clock::Nanos;
 use wave_links::costs::Costs;
 use wave_sim::agent::{AgentSetup, PolicyText};
@@ -8,7 +10,7 @@ use wave_sim::machine::Machine;
 use wave_sim::paper;
 use wave_sim::requests::{Class, Load, Service, Threads};
 
-use super::super::system;
+use super::super::{links, system};
 use super::Failure;
 use super::own_policy::policy_of;
 use crate::scenario::{self, Agent, Link, Placement, Scenario, Variant};
@@ -106,29 +108,37 @@ impl Simulated {
     pub fn service_ns(&self) -> Vec<u64> {
         self.classes.iter().map(|class| class.service.mean().0).collect()
     }
+}
 
-    /// Facts about the figures.
-    pub fn facts(&self) -> Vec<(String, String)> {
-        let machine = &self.setup.machine;
-        let mut facts = vec![
-            (format!("machine {}", machine.name), machine.description.clone()),
-            (
-                format!("a context submits requests for {CORES_PER_GENERATOR} cores at most"),
-                "assumed: one alone could not offer as much".to_owned(),
-            ),
-            (
-                "shared memory is simulated as a coherent link".to_owned(),
-                "assumed: a line from another core takes what the link `coherent` says (`on-host` \
-                 for the machines of the paper)"
-                    .to_owned(),
-            ),
-        ];
-        let figures = machine.all();
-        facts.extend(figures.iter().map(|(name, figure)| {
-            (format!("{} {}", name.replace('_', " "), figure.value), figure.source.to_string())
-        }));
-        facts
-    }
+/// Facts about the figures of all these variants: their machines' and their links'.
+pub fn facts(all: &[Simulated]) -> Vec<(String, String)> {
+    let machines = || all.iter().map(|of| &of.setup.machine);
+    let mut facts: Vec<(String, String)> = machines()
+        .map(|machine| (format!("machine {}", machine.name), machine.description.clone()))
+        .collect();
+    facts.extend([
+        (
+            format!("a context submits requests for {CORES_PER_GENERATOR} cores at most"),
+            "assumed: one alone could not offer as much".to_owned(),
+        ),
+        (
+            "shared memory is simulated as a coherent link".to_owned(),
+            "assumed: a line from another core takes what the link `coherent` says (`on-host` \
+             for the machines of the paper)"
+                .to_owned(),
+        ),
+    ]);
+    facts.extend(machines().flat_map(|machine| {
+        let figures = machine.all().into_iter();
+        figures.map(|(name, figure)| {
+            let what = format!("{}: {} {}", machine.name, name.replace('_', " "), figure.value);
+            (what, figure.source.to_string())
+        })
+    }));
+    facts.extend(all.iter().flat_map(|of| links::facts(&of.setup.costs)));
+    let mut seen = HashSet::new();
+    facts.retain(|fact| seen.insert(fact.clone()));
+    facts
 }
 
 /// The machine, and whether its agents park.
@@ -165,13 +175,6 @@ fn costs(link: &Link, machine: &Machine) -> Result<Costs, Failure> {
     match link {
         Link::Shm if is_ghost(&machine.name) => builtin("on-host"),
         Link::Shm => builtin("coherent"),
-        Link::Builtin(name) => builtin(name),
-        Link::File(path) => {
-            let bad = |error: &dyn std::fmt::Display| {
-                Failure::Scenario(format!("{}: {error}", path.display()))
-            };
-            let text = std::fs::read_to_string(path).map_err(|error| bad(&error))?;
-            Costs::parse(&text).map_err(|error| bad(&error))
-        }
+        Link::Builtin(_) | Link::File(_) => links::costs(link).transpose().expect("it is modelled"),
     }
 }

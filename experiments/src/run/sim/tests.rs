@@ -77,6 +77,27 @@ fn variants_without_a_model_are_left_out_with_a_reason() {
 }
 
 #[test]
+fn facts_have_the_machine_and_the_link_of_every_variant() {
+    let mut loads = scenario("load", "loads_per_second = [50_000]", "");
+    loads.machine = crate::scenario::Machine::Builtin("ghost".to_owned());
+    let facts = result(&loads).facts;
+    for what in [
+        "machine ghost",
+        "machine ghost-on-host",
+        "ghost: agent ghz 3",
+        "ghost-on-host: agent ghz 3.5",
+        "link on-host: host read ",
+        "link mount-evans: host read ",
+        "link mount-evans: dma ns per kib ",
+    ] {
+        let told = facts.iter().filter(|(fact, _)| fact.starts_with(what)).count();
+        assert!(told > 0, "{what}: {facts:?}");
+    }
+    let distinct: std::collections::HashSet<_> = facts.iter().collect();
+    assert_eq!(distinct.len(), facts.len(), "told twice");
+}
+
+#[test]
 fn ladder_runs_with_more_cores_than_this_machine_has() {
     let search = "[run.search]\nlow = 400_000\nhigh = 3_200_000\nprobes = 5";
     let mut ladder = scenario("ladder", search, "");
