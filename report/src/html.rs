@@ -227,10 +227,10 @@ fn account(result: &RunResult, plots: &Plots) -> Markup {
     html! {
         section {
             h2 { "Where a request's time goes" }
-            p { "Nanoseconds per request, part by part." }
+            p { "Nanoseconds per request, part by part, of each variant at one load." }
             @if let Some(svg) = &plots.account { (figure(svg)) }
             div.scroll { table {
-                thead { tr { th { "part" } @for variant in &variants { th.n { (variant.name) } } } }
+                thead { tr { th { "part" } @for variant in &variants { th.n { (variant.account_name()) } } } }
                 tbody {
                     @for part in &parts { tr {
                         td { (part) }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::number::thousands;
+
 /// Default limit on p99 latency in the definition of saturation, in microseconds.
 pub const SATURATION_LIMIT_US: u32 = 300;
 
@@ -168,6 +170,9 @@ pub struct VariantResult {
     pub limits_not_measurable: Vec<u32>,
     /// Breakdown of a request's time: part, nanoseconds per request.
     pub account: Vec<(String, f64)>,
+    /// The offered load that `account` is of, if there is one.
+    #[serde(default)]
+    pub account_per_second: Option<f64>,
     /// Preemptions in its points, without those of the comparison; None if nothing was preempted.
     pub preemptions: Option<Preemptions>,
     /// Results under the load at which the scenario compares its variants, if it does.
@@ -175,6 +180,14 @@ pub struct VariantResult {
 }
 
 impl VariantResult {
+    /// Its name, with the load that its account is of.
+    pub fn account_name(&self) -> String {
+        match self.account_per_second {
+            Some(load) => format!("{}, at {} k/s", self.name, thousands(load)),
+            None => self.name.clone(),
+        }
+    }
+
     /// Whether it served the highest load offered: its saturation is then a lower bound.
     pub fn served_all(&self) -> bool {
         let highest = self.points.iter().map(|point| point.offered_per_second).reduce(f64::max);

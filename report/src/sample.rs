@@ -91,6 +91,7 @@ fn variant(name: &str, placement: &str, link: &str, rate: f64) -> VariantResult 
             ("wait for the decision".into(), 1100.0 * 75_000.0 / rate),
             ("switch".into(), 480.0),
         ],
+        account_per_second: Some(rate * 0.95),
         preemptions: None,
         compared: None,
     }

@@ -126,6 +126,16 @@ fn page_is_self_contained() {
 }
 
 #[test]
+fn account_names_its_load() {
+    let result = sample::load();
+    let plots = plot::all(&result).unwrap();
+    // A table's head, and a plot's bar.
+    let page = html::page(&result, &plots);
+    assert!(page.contains("<th class=\"n\">Linux threads, at 58.9 k/s</th>"), "{page}");
+    assert!(plots.account.unwrap().contains("Linux threads, at 58.9 k/s"));
+}
+
+#[test]
 fn style_sheet_has_the_plots_colours() {
     let style = include_str!("style.css");
     let svg = plot::all(&sample::load()).unwrap().throughput.unwrap();

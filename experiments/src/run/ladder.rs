@@ -175,6 +175,7 @@ mod tests {
                     saturation_by_limit: Vec::new(),
                     limits_not_measurable: Vec::new(),
                     account: Vec::new(),
+                    account_per_second: None,
                     preemptions: None,
                     compared: None,
                 })

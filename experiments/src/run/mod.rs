@@ -351,6 +351,7 @@ fn variant_result(variant: &Variant) -> VariantResult {
         saturation_by_limit: Vec::new(),
         limits_not_measurable: Vec::new(),
         account: Vec::new(),
+        account_per_second: None,
         preemptions: None,
         compared: None,
     }

@@ -240,7 +240,9 @@ pub(super) fn variant_found(
         let sustained = result.saturation_per_second;
         sustained.is_none_or(|load| outcome.measured.offered_per_second <= load)
     });
-    result.account = nearest.map(|outcome| outcome.account.clone()).unwrap_or_default();
+    let account = nearest.filter(|outcome| !outcome.account.is_empty());
+    result.account_per_second = account.map(|outcome| outcome.measured.offered_per_second);
+    result.account = account.map(|outcome| outcome.account.clone()).unwrap_or_default();
     result.points = outcomes.into_iter().map(|outcome| outcome.report).collect();
     result
 }

@@ -80,7 +80,7 @@ pub fn account(result: &RunResult) -> Result<Option<String>, DrawError> {
             let segments: Vec<(usize, f64)> = parts.iter().enumerate().map(segment).collect();
             let total: f64 = segments.iter().map(|(_, spent)| spent).sum();
             Bar {
-                name: variant.name.clone(),
+                name: variant.account_name(),
                 segments,
                 label: format!("{} ns", axis_number(total.round())),
             }

@@ -236,6 +236,7 @@ impl<'a> Row<'a> {
             not_measurable: None,
             saturation_by_limit: Vec::new(),
             limits_not_measurable: Vec::new(),
+            account_per_second: (!account.is_empty()).then_some(scenario.compare_at),
             account,
             preemptions: None,
             compared: None,
