@@ -156,10 +156,12 @@ fn throughput(result: &RunResult, plots: &Plots) -> Markup {
             h2 { "Latency and throughput" }
             p { "Latency counts from when a request was due, so a late generator or a full queue is part of it." }
             @if let Some(svg) = &plots.throughput { (figure(svg)) }
+            @if let Some(svg) = &plots.classes { (figure(svg)) }
             @if let Some(plot) = &plots.percentiles {
                 p { "Below, each variant at " (plot.load) ": the highest load that all of them served, in valid points." }
                 (figure(&plot.svg))
             }
+            @if let Some(svg) = &plots.percentiles_of_classes { (figure(svg)) }
             div.scroll { table {
                 thead { tr {
                     th.n { "offered k/s" } th.n { "achieved k/s" } th { "class" }

@@ -422,7 +422,37 @@ impl RunResult {
     }
 }
 
+impl RunResult {
+    /// The name of every class of requests, the headline first.
+    pub fn classes(&self) -> Vec<&str> {
+        let points = || self.variants.iter().flat_map(|variant| &variant.points);
+        let headline = points().find_map(Point::headline);
+        let all = headline.into_iter().chain(points().flat_map(|point| &point.classes));
+        let mut names: Vec<&str> = Vec::new();
+        for class in all {
+            if !names.contains(&class.name.as_str()) {
+                names.push(&class.name);
+            }
+        }
+        names
+    }
+
+    /// The name of the class that limits apply to.
+    pub fn headline(&self) -> &str {
+        let classes = self.classes();
+        classes.first().copied().unwrap_or(match &self.paired {
+            Some(paired) => &paired.class,
+            None => "request",
+        })
+    }
+}
+
 impl Point {
+    /// The latency of a class, if it has requests of it.
+    pub fn class(&self, name: &str) -> Option<&ClassLatency> {
+        self.classes.iter().find(|class| class.name == name && class.latency.count > 0)
+    }
+
     /// The class that limits apply to: GET, or the first.
     pub fn headline(&self) -> Option<&ClassLatency> {
         let get = self.classes.iter().find(|class| class.name == "GET");

@@ -10,9 +10,11 @@ pub struct Table {
     pub rows: Vec<Vec<String>>,
 }
 
-/// A row per variant and load: its p99 over rounds, and the latencies of all samples.
+/// A row per variant, load and class: its p99 over rounds, which are those of one class, and the latencies of all samples.
 pub fn latencies(result: &RunResult, paired: &Paired) -> Table {
-    let head = vec![
+    let mut classes = result.classes();
+    classes.retain(|class| *class != paired.class);
+    let mut head = vec![
         "variant",
         "offered\nk/s",
         "quiet\np99 us",
@@ -22,6 +24,9 @@ pub fn latencies(result: &RunResult, paired: &Paired) -> Table {
         "all\np99.9 us",
         "worst p99 us\n(at second)",
     ];
+    if !classes.is_empty() {
+        head.insert(2, "class");
+    }
     let mut rows = Vec::new();
     for row in &paired.rows {
         let variant = result.variants.iter().find(|variant| variant.name == row.name);
@@ -29,21 +34,35 @@ pub fn latencies(result: &RunResult, paired: &Paired) -> Table {
             |load: f64| variant?.points.iter().find(|point| point.offered_per_second == load);
         let mut name = row.name.clone();
         for load in &row.loads {
-            let all = |of: fn(&super::model::Latency) -> u64| {
-                let latency =
-                    point(load.offered_per_second).and_then(|point| of_class(point, &paired.class));
-                latency.map_or_else(|| "-".to_owned(), |latency| micros(of(&latency)))
+            let all = |class: &str| {
+                let point = point(load.offered_per_second);
+                let latency = point.and_then(|point| of_class(point, class));
+                let known = |of: fn(&super::model::Latency) -> u64| {
+                    latency.map_or_else(|| "-".to_owned(), |latency| micros(of(&latency)))
+                };
+                [
+                    known(|latency| latency.p50_ns),
+                    known(|latency| latency.p99_ns),
+                    known(|latency| latency.p999_ns),
+                ]
             };
-            rows.push(vec![
-                std::mem::take(&mut name),
-                thousands(load.offered_per_second),
-                micros(load.quiet_p99_ns as u64),
-                micros(load.median_p99_ns as u64),
-                all(|latency| latency.p50_ns),
-                all(|latency| latency.p99_ns),
-                all(|latency| latency.p999_ns),
-                format!("{} ({:.1})", micros(load.worst_p99_ns as u64), load.worst_at_s),
-            ]);
+            let mut cells = vec![std::mem::take(&mut name), thousands(load.offered_per_second)];
+            if !classes.is_empty() {
+                cells.push(paired.class.clone());
+            }
+            cells.push(micros(load.quiet_p99_ns as u64));
+            cells.push(micros(load.median_p99_ns as u64));
+            cells.extend(all(&paired.class));
+            cells.push(format!("{} ({:.1})", micros(load.worst_p99_ns as u64), load.worst_at_s));
+            rows.push(cells);
+            for class in &classes {
+                let [none, dash] = [String::new(), "-".to_owned()];
+                let mut cells = vec![none.clone(), none, (*class).to_owned()];
+                cells.extend([dash.clone(), dash.clone()]);
+                cells.extend(all(class));
+                cells.push(dash);
+                rows.push(cells);
+            }
         }
     }
     Table { head, rows }

@@ -236,7 +236,8 @@ fn wrapped(text: &str) -> String {
 /// The sentence that defines saturation.
 pub fn definition(result: &RunResult) -> String {
     format!(
-        "the highest offered load with at least 99% served and a GET p99 of at most {} us.",
+        "the highest offered load with at least 99% served and a {} p99 of at most {} us.",
+        result.headline(),
         result.limit_us
     )
 }

@@ -125,6 +125,44 @@ fn page_is_self_contained() {
     }
 }
 
+/// The sample, with a second class of requests that takes 50 times as long.
+fn two_classes() -> RunResult {
+    let mut result = sample::load();
+    for point in result.variants.iter_mut().flat_map(|variant| &mut variant.points) {
+        let mut scan = point.classes[0].clone();
+        scan.name = "SCAN".into();
+        scan.latency.p99_ns *= 50;
+        point.classes.push(scan);
+    }
+    result
+}
+
+#[test]
+fn every_class_is_plotted() {
+    let result = two_classes();
+    let plots = plot::all(&result).unwrap();
+    for svg in [&plots.classes, &plots.percentiles_of_classes] {
+        let svg = svg.as_ref().unwrap();
+        assert!(svg.contains("SCAN") && !svg.contains("GET"), "{svg}");
+    }
+    for svg in [&plots.throughput, &plots.percentiles.as_ref().map(|plot| plot.svg.clone())] {
+        assert!(svg.as_ref().unwrap().contains("GET"));
+    }
+    let page = html::page(&result, &plots);
+    assert_eq!(page.matches("<svg").count(), 5);
+    let plots = plot::all(&sample::load()).unwrap();
+    assert!(plots.classes.is_none() && plots.percentiles_of_classes.is_none());
+}
+
+#[test]
+fn saturation_is_defined_by_the_class_that_it_is_of() {
+    let mut result = sample::load();
+    for point in result.variants.iter_mut().flat_map(|variant| &mut variant.points) {
+        point.classes[0].name = "PUT".into();
+    }
+    assert!(terminal::definition(&result).contains("a PUT p99 of at most 300 us"));
+}
+
 #[test]
 fn account_names_its_load() {
     let result = sample::load();

@@ -16,8 +16,12 @@ use super::save::ReportError;
 pub struct Plots {
     /// p99 latency against throughput, or against the load of paired rounds.
     pub throughput: Option<String>,
+    /// p99 latency of the other classes of requests against throughput.
+    pub classes: Option<String>,
     /// Latency at each percentile.
     pub percentiles: Option<Percentiles>,
+    /// Latency at each percentile of the other classes, at the same load.
+    pub percentiles_of_classes: Option<String>,
     /// Saturation of each variant.
     pub ladder: Option<String>,
     /// Breakdown of a request's time.
@@ -34,9 +38,11 @@ pub struct Percentiles {
 
 impl Plots {
     /// Each plot with its file name.
-    pub fn files(&self) -> [(&'static str, Option<&str>); 4] {
+    pub fn files(&self) -> [(&'static str, Option<&str>); 6] {
         [
             ("throughput-latency.svg", self.throughput.as_deref()),
+            ("throughput-latency-classes.svg", self.classes.as_deref()),
+            ("cdf-classes.svg", self.percentiles_of_classes.as_deref()),
             ("cdf.svg", self.percentiles.as_ref().map(|plot| plot.svg.as_str())),
             ("ladder.svg", self.ladder.as_deref()),
             ("account.svg", self.account.as_deref()),
@@ -52,6 +58,8 @@ pub fn all(result: &RunResult) -> Result<Plots, ReportError> {
             None => throughput::draw(result),
         }
         .map_err(in_file("throughput-latency.svg"))?,
+        classes: throughput::others(result).map_err(in_file("throughput-latency-classes.svg"))?,
+        percentiles_of_classes: percentiles::others(result).map_err(in_file("cdf-classes.svg"))?,
         percentiles: percentiles::draw(result).map_err(in_file("cdf.svg"))?,
         ladder: bars::ladder(result).map_err(in_file("ladder.svg"))?,
         account: bars::account(result).map_err(in_file("account.svg"))?,
