@@ -40,6 +40,7 @@ pub fn page(result: &RunResult, plots: &Plots) -> String {
         p.lead { (result.description) }
         @if let Some(banner) = result.banner() { p.banner role="alert" { (banner) } }
         @if let Some(simulated) = result.simulated() { p { strong { (simulated) } } }
+        @if let Some(conclusion) = super::conclusion::of(result) { p { strong { (conclusion) } } }
         (conditions(result))
         // This kind has no loads.
         @if result.kind != "chaos" {
@@ -72,7 +73,6 @@ fn paired(result: &RunResult) -> Markup {
     let Some(paired) = &result.paired else { return html! {} };
     let tables = [super::paired::latencies(result, paired), super::paired::orders(paired)];
     html! {
-        p { strong { (paired.conclusion) } }
         section {
             h2 { "Paired rounds" }
             @for note in super::paired::notes(paired) { p { (note) } }

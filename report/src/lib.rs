@@ -7,6 +7,7 @@
 #![allow(missing_docs, reason = "a part of the programs, not a library for users")]
 
 mod compared;
+mod conclusion;
 mod histograms;
 mod html;
 pub mod model;
@@ -101,11 +102,12 @@ fn without_histograms(result: &RunResult) -> RunResult {
     slim
 }
 
-/// The whole of `result`, including histograms and its banner, as one object. Numbers that are not finite become null.
+/// The whole of `result`, including histograms, its banner and its conclusion, as one object. Numbers that are not finite become null.
 fn to_json(result: &RunResult) -> serde_json::Value {
     let mut json = serde_json::to_value(result)
         .expect("the model has string keys only, so it always has a JSON form");
     json["banner"] = result.banner().into();
+    json["conclusion"] = conclusion::of(result).into();
     json
 }
 

@@ -1,8 +1,12 @@
 //! The results as tables for a terminal, at most [`WIDTH`] columns wide.
 
+use std::fmt;
+
 use comfy_table::{
     CellAlignment, ColumnConstraint, ContentArrangement, Table, TableComponent, Width, presets,
 };
+
+use wave_lab::terminal::counted;
 
 use super::model::{Paired, RunResult, VariantResult};
 use super::number::{difference, micros, thousands};
@@ -16,8 +20,44 @@ const NAME_WIDTH_MAX: u16 = 34;
 /// Minimum width of the notes, padding included, so that no word is broken.
 const NOTE_WIDTH_MIN: u16 = 10;
 
-/// The banner about invalid points, then every point, then every variant's saturation, if any was searched for.
+/// Maximum number of lines of notes below a table.
+const NOTES_MAX: usize = 5;
+
+/// A table, or lines of figures, with notes below.
+#[derive(Debug, Default)]
+pub struct Section {
+    pub table: String,
+    /// Each a sentence or more, in the order of their importance.
+    pub notes: Vec<String>,
+}
+
+impl fmt::Display for Section {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.table)?;
+        let line = if self.table.is_empty() || self.notes.is_empty() { "" } else { "\n" };
+        write!(f, "{line}{}", notes(&self.notes))
+    }
+}
+
+/// Notes on five lines at most. The others are counted: the report has them.
+fn notes(notes: &[String]) -> String {
+    let all: Vec<String> = notes.iter().map(|note| wrapped(note)).collect();
+    let lines = |notes: &[String]| notes.iter().map(|note| note.lines().count()).sum::<usize>();
+    if lines(&all) <= NOTES_MAX {
+        return all.join("\n");
+    }
+    let fit = (0..all.len()).rfind(|fit| lines(&all[..*fit]) < NOTES_MAX).unwrap_or(0);
+    let more = format!("The report has {}.", counted(all.len() - fit, "more note"));
+    all[..fit].iter().cloned().chain([more]).collect::<Vec<_>>().join("\n")
+}
+
+/// The banner about invalid points, then every point, then every variant's saturation, if any was searched for, and the conclusion.
 pub fn summary(result: &RunResult) -> String {
+    whole(result, Vec::new())
+}
+
+/// The same with these `facts` among the last notes.
+pub fn whole(result: &RunResult, facts: Vec<String>) -> String {
     // Kinds of scenarios without loads have no points.
     let has_points = result.variants.iter().any(|variant| !variant.points.is_empty());
     let mut text = result.banner().map_or_else(String::new, |banner| {
@@ -27,24 +67,30 @@ pub fn summary(result: &RunResult) -> String {
     if let Some(simulated) = result.simulated() {
         text.push_str(&format!("{}\n\n", wrapped(&simulated)));
     }
-    if let Some(paired) = &result.paired {
-        text.push_str(&self::paired(result, paired));
-    } else if has_points {
-        text.push_str(&points(result));
+    let mut sections = Vec::new();
+    match &result.paired {
+        Some(paired) => sections.push(self::paired(result, paired)),
+        None if has_points => sections.push(points(result)),
+        None => {}
     }
-    if let Some(saturation) = saturation(result) {
-        text.push_str("\n\n");
-        text.push_str(&saturation);
+    sections.extend(saturation(result));
+    sections.extend(compared(result));
+    let extra = extra(result);
+    if !extra.is_empty() {
+        sections.push(Section { table: extra.trim_end().to_owned(), notes: Vec::new() });
     }
-    if let Some(compared) = compared(result) {
-        text.push_str("\n\n");
-        text.push_str(&compared);
+    if sections.is_empty() {
+        sections.push(Section::default());
     }
-    text
+    sections.last_mut().expect("there is one").notes.extend(facts);
+    let mut parts: Vec<String> = sections.iter().map(Section::to_string).collect();
+    parts.extend(super::conclusion::of(result).map(|conclusion| wrapped(&conclusion)));
+    parts.retain(|part| !part.is_empty());
+    text + &parts.join("\n\n")
 }
 
 /// A row per variant run under the load of the comparison; None if there was no comparison.
-pub fn compared(result: &RunResult) -> Option<String> {
+pub fn compared(result: &RunResult) -> Option<Section> {
     let table = super::compared::table(result)?;
     let head: Vec<&str> = table.head.iter().map(|column| column.as_str()).collect();
     let mut drawn = self::table(result, &head, 1..head.len());
@@ -52,22 +98,21 @@ pub fn compared(result: &RunResult) -> Option<String> {
         drawn.add_row(row);
     });
     keep_words(&mut drawn, 1..head.len());
-    Some(format!("{drawn}\n{}", table.notes.join("\n")))
+    Some(Section { table: drawn.to_string(), notes: table.notes })
 }
 
-/// A row per variant and load of paired rounds, and the conclusion.
-fn paired(result: &RunResult, paired: &Paired) -> String {
+/// A row per variant and load of paired rounds.
+fn paired(result: &RunResult, paired: &Paired) -> Section {
     let table = super::paired::latencies(result, paired);
     let mut drawn = self::table(result, &table.head, 1..table.head.len());
     table.rows.iter().for_each(|row| {
         drawn.add_row(row);
     });
-    let notes = super::paired::notes(paired).map(|note| wrapped(&note)).join("\n");
-    format!("{drawn}\n{notes}\n\n{}", wrapped(&paired.conclusion))
+    Section { table: drawn.to_string(), notes: super::paired::notes(paired).into() }
 }
 
 /// A row per point and class. Latencies of an invalid point are in brackets, and the reason follows the table.
-pub fn points(result: &RunResult) -> String {
+pub fn points(result: &RunResult) -> Section {
     let all = || result.variants.iter().flat_map(|variant| &variant.points);
     let several_classes = all().any(|point| point.classes.len() > 1);
     let mut header = vec!["variant", "workers", "offered\nk/s", "achieved\nk/s"];
@@ -87,7 +132,7 @@ pub fn points(result: &RunResult) -> String {
             _ => column.set_constraint(ColumnConstraint::ContentWidth),
         };
     }
-    let mut invalid = String::new();
+    let mut invalid = Vec::new();
     for variant in &result.variants {
         let mut name = variant.name.as_str();
         let mut workers = variant.workers.to_string();
@@ -101,7 +146,7 @@ pub fn points(result: &RunResult) -> String {
             let mut note = point.short_note();
             if let Some(why) = point.why_invalid() {
                 let load = thousands(point.offered_per_second);
-                invalid.push_str(&format!("\nInvalid, {} at {load} k/s: {why}", variant.name));
+                invalid.push(format!("Invalid, {} at {load} k/s: {why}", variant.name));
             }
             if point.classes.is_empty() {
                 let empty =
@@ -125,7 +170,7 @@ pub fn points(result: &RunResult) -> String {
             }
         }
     }
-    format!("{table}{invalid}")
+    Section { table: table.to_string(), notes: invalid }
 }
 
 /// A figure, in brackets if its point is invalid.
@@ -134,7 +179,7 @@ pub fn marked(figure: String, valid: bool) -> String {
 }
 
 /// A row per variant: its saturation, the difference from the first variant's, and the saturation under other limits.
-pub fn saturation(result: &RunResult) -> Option<String> {
+pub fn saturation(result: &RunResult) -> Option<Section> {
     if !has_saturations(result) {
         return None;
     }
@@ -165,27 +210,20 @@ pub fn saturation(result: &RunResult) -> Option<String> {
         table.add_row(row);
     }
     keep_words(&mut table, 1..header.len());
-    let mut text = format!("{table}\nSaturation: {}", definition(result));
+    let mut notes = vec![format!("Saturation: {}", definition(result))];
     if result.variants.iter().any(|variant| !variant.limits_not_measurable.is_empty()) {
-        text.push_str("\n?: not measurable within that limit.");
+        notes.push("?: not measurable within that limit.".to_owned());
     }
-    if let Some(sentence) = lower_bounds(result) {
-        text.push('\n');
-        text.push_str(&wrapped(&sentence));
-    }
+    notes.extend(lower_bounds(result));
     for variant in &result.variants {
         if let Some(why) = &variant.not_measurable {
-            text.push('\n');
-            text.push_str(&wrapped(&format!("Not measurable: {}: {why}", variant.name)));
+            notes.push(format!("Not measurable: {}: {why}", variant.name));
         }
     }
     // Simulated points are the same at every try.
     let tries = result.variants.iter().filter(|_| result.host != "sim");
-    for sentence in tries.filter_map(super::tries::of) {
-        text.push('\n');
-        text.push_str(&wrapped(&sentence));
-    }
-    Some(text)
+    notes.extend(tries.filter_map(super::tries::of));
+    Some(Section { table: table.to_string(), notes })
 }
 
 /// Whether any variant has a saturation, or one that could not be measured.
@@ -216,7 +254,7 @@ pub fn saturation_cell(rate: Option<f64>, not_measurable: Option<&str>) -> Strin
 }
 
 /// The words of `text` in lines of at most [`WIDTH`] columns.
-fn wrapped(text: &str) -> String {
+pub fn wrapped(text: &str) -> String {
     let (mut lines, mut columns) = (String::new(), 0);
     for word in text.split(' ') {
         let width = word.chars().count();

@@ -164,6 +164,33 @@ fn saturation_is_defined_by_the_class_that_it_is_of() {
 }
 
 #[test]
+fn notes_take_five_lines_and_the_conclusion_ends_the_text() {
+    let mut result = sample::load();
+    result.extra = serde_json::Value::Null;
+    for variant in &mut result.variants {
+        variant.points[5].generator.valid = false;
+    }
+    let facts: Vec<String> = (0..9).map(|fact| format!("fact {fact}")).collect();
+    let text = terminal::whole(&result, facts);
+    let mut sections = text.split("\n\n").skip(1); // the banner
+    for table in ["variant", "variant"] {
+        let section = sections.next().unwrap();
+        assert!(section.contains(table), "{section}");
+        let after = section.lines().rev().take_while(|line| !line.starts_with(' '));
+        assert!((1..=5).contains(&after.count()), "{section}");
+    }
+    assert!(text.contains("more notes."), "{text}");
+    let conclusion = sections.next().unwrap().replace('\n', " ");
+    assert!(conclusion.starts_with("Within a GET p99 of 300 us"), "{text}");
+    assert_eq!(
+        (to_json(&result)["conclusion"].as_str(), sections.next()),
+        (Some(&*conclusion), None)
+    );
+    let page = html::page(&result, &plot::all(&result).unwrap());
+    assert!(page.contains("<strong>Within a GET p99 of 300 us"), "{page}");
+}
+
+#[test]
 fn account_names_its_load() {
     let result = sample::load();
     let plots = plot::all(&result).unwrap();
@@ -332,13 +359,14 @@ fn disturbed_run_is_marked_in_every_form() {
     let summary = terminal::summary(&result);
     let first: String = summary.lines().skip(1).take(3).collect::<Vec<_>>().join(" ");
     assert!(first.contains(&banner), "{summary}");
-    let table = terminal::saturation(&result).unwrap();
+    let terminal::Section { table, notes } = terminal::saturation(&result).unwrap();
+    let notes = notes.join(" ");
     let row = table.lines().find(|line| line.contains("coherent")).unwrap();
     // Its row has no saturation, no difference from the first, and none for the other limit.
     assert!(row.contains("unknown") && row.contains('?'), "{table}");
-    assert!(table.contains("?: not measurable within that limit."), "{table}");
+    assert!(notes.contains("?: not measurable within that limit."), "{notes}");
     assert!(!row.contains('%'), "{table}");
-    assert!(table.contains("Not measurable: offload, coherent link: at least 55.0 k/s"), "{table}");
+    assert!(notes.contains("Not measurable: offload, coherent link: at least 55.0 k/s"), "{notes}");
     let page = html::page(&result, &plot::all(&result).unwrap());
     for shown in
         ["class=\"banner\"", "2 of 24 points are not measurements", "Not measurable: offload"]
@@ -402,7 +430,7 @@ fn no_line_is_drawn_through_an_invalid_point() {
 fn saturation_at_the_highest_offered_load_is_reported_as_a_lower_bound() {
     let mut result = sample::load();
     let of = |result: &RunResult| {
-        let text = terminal::saturation(result).unwrap().replace('\n', " ");
+        let text = terminal::saturation(result).unwrap().notes.join(" ");
         let page = html::page(result, &plot::all(result).unwrap());
         [text, page].map(|form| form.contains("Lower bounds, as the highest load offered"))
     };
@@ -426,12 +454,12 @@ fn saturation_is_printed_with_its_number_of_tries() {
                     did not serve 65.0 k/s in one try.";
     let page = html::page(&result, &plot::all(&result).unwrap());
     assert!(page.contains(&format!("<li>{expected}</li>")), "{page}");
-    let text = terminal::saturation(&result).unwrap().replace('\n', " ");
+    let text = terminal::saturation(&result).unwrap().notes.join(" ");
     assert!(text.contains(expected), "{text}");
     let json = to_json(&result);
     assert_eq!(json["variants"][0]["points"][3]["other_tries"][1], "p99 of 412 us");
     let simulated = RunResult { host: "sim".into(), ..result };
-    assert!(!terminal::saturation(&simulated).unwrap().contains("try"));
+    assert!(!terminal::saturation(&simulated).unwrap().notes.join(" ").contains("try"));
 }
 
 #[test]
@@ -451,7 +479,7 @@ fn numbers_are_not_broken_over_lines() {
         variant.saturation_by_limit =
             (1..=9).map(|limit| (limit * 100, 160_000.0 + f64::from(limit) * 1e3)).collect();
     }
-    let table = terminal::saturation(&result).unwrap();
+    let table = terminal::saturation(&result).unwrap().table;
     let words: Vec<&str> = table.split_whitespace().collect();
     for limit in 161..=169 {
         let number = format!("{limit}.0");
@@ -464,7 +492,7 @@ fn numbers_are_not_broken_over_lines() {
 fn limit_exceeded_by_every_load_is_shown_as_none() {
     let mut result = sample::load();
     result.variants[0].saturation_by_limit.remove(0);
-    let table = terminal::saturation(&result).unwrap();
+    let table = terminal::saturation(&result).unwrap().table;
     let row = table.lines().find(|line| line.contains("Linux threads")).unwrap();
     let columns: Vec<&str> = row.split_whitespace().collect();
     assert_eq!(columns, ["Linux", "threads", "1", "62.0", "none", "62.0", "63.2"]);

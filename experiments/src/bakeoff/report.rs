@@ -19,6 +19,7 @@ use wave_report::plot::style::{
     plot, ticks,
 };
 use wave_report::slug;
+use wave_report::terminal::{Section, wrapped};
 use wave_report::{Directory, document, figure};
 
 /// Share of its planned access rate that a program must reach to have kept up.
@@ -103,6 +104,9 @@ pub struct Results {
     pub shipped_vs_best_rival: BTreeMap<String, Option<Ratio>>,
     /// The rule by which ratios are computed.
     pub comparison: String,
+    /// What SOL saves of the best rival's savings, in a sentence. Older results lack it.
+    #[serde(default)]
+    pub conclusion: String,
     pub programs: Vec<ProgramResult>,
     pub facts: Vec<(String, String)>,
 }
@@ -151,17 +155,17 @@ impl ProgramResult {
         .collect()
     }
 
-    /// The comparisons in words.
+    /// The comparisons in words, the most important first.
     fn comparisons(&self) -> Vec<String> {
-        let vs = self.sol_vs.iter();
-        let mut lines: Vec<String> = vs
-            .map(|(rival, ratio)| format!("sol over {rival}: {}", show(ratio.as_ref())))
-            .collect();
         let best = show(self.sol_vs_best_rival.as_ref());
-        lines.push(format!("sol over the best rival: {best}"));
         let shipped = show(self.shipped_vs_best_rival.as_ref());
-        lines.push(format!("sol as shipped over the best rival: {shipped}"));
-        lines
+        let all = [
+            format!("sol over the best rival: {best}"),
+            format!("sol as shipped over the best rival: {shipped}"),
+        ];
+        let vs = self.sol_vs.iter();
+        let vs = vs.map(|(rival, ratio)| format!("sol over {rival}: {}", show(ratio.as_ref())));
+        all.into_iter().chain(vs).collect()
     }
 
     fn tools(&self) -> Vec<&str> {
@@ -218,6 +222,25 @@ impl ProgramResult {
     }
 }
 
+/// SOL's savings against the best rival's on every program, in a sentence.
+fn conclusion(programs: &[ProgramResult]) -> String {
+    let each = programs.iter().map(|program| {
+        let label = program.label();
+        let Some(Ratio { ratio: Some(ratio), least, most, overlap, .. }) =
+            &program.sol_vs_best_rival
+        else {
+            return format!("on {label} the two cannot be compared");
+        };
+        let [least, most] = [least, most].map(|end| end.unwrap_or(*ratio));
+        match overlap {
+            true => format!("{ratio:.2} times that ({least:.2} to {most:.2}) on {label}"),
+            false => format!("{ratio:.2} times that on {label}, where no refaults are equal"),
+        }
+    });
+    let each: Vec<String> = each.collect();
+    format!("At equal refaults, SOL saves, against the rival that saves most: {}.", each.join("; "))
+}
+
 fn show(ratio: Option<&Ratio>) -> String {
     let Some(Ratio { ratio: Some(ratio), least, most, overlap, refaults_per_second, best_at }) =
         ratio
@@ -266,6 +289,7 @@ impl Results {
                          such, at their nearest ends, over the rival for which that is least. Settings under which the \
                          program fell behind its accesses count for nothing"
                 .to_owned(),
+            conclusion: conclusion(&programs),
             programs,
             facts,
         }
@@ -280,14 +304,15 @@ impl Results {
             for point in &program.points {
                 table.add_row(row(point));
             }
-            let _ = writeln!(text, "{table}");
-            let _ = writeln!(text, "{}\n", program.comparisons().join("\n"));
+            let section = Section { table: table.to_string(), notes: program.comparisons() };
+            let _ = writeln!(text, "{section}\n");
         }
-        let _ = writeln!(text, "A ratio is {}.", self.comparison);
-        for (what, how) in &self.facts {
-            let _ = writeln!(text, "{what}: {how}");
-        }
-        text.trim_end().to_owned()
+        let mut notes = vec![
+            "A ratio compares net savings at equal refaults; the report has the rule.".to_owned(),
+        ];
+        notes.extend(self.facts.iter().map(|(what, how)| format!("{what}: {how}")));
+        let notes = Section { table: String::new(), notes };
+        format!("{text}{notes}\n\n{}", wrapped(&self.conclusion))
     }
 
     /// Writes report.html, a plot for each program, and results.json into a folder of its own below `out`.
@@ -319,6 +344,7 @@ impl Results {
                     (self.plan.slow.warmup_seconds) " s and " (self.plan.slow.seconds) " s"
                 }
             }
+            p { strong { (self.conclusion) } }
             p { "A ratio is " (self.comparison) "." }
             @for (program, svg) in self.programs.iter().zip(plots) { (section(program, svg)) }
             section {
@@ -434,6 +460,10 @@ mod tests {
         assert!((ratio("sol_vs_best_rival") - 0.5).abs() < 1e-9, "{found}");
         assert!((ratio("shipped_vs_best_rival") - 0.25).abs() < 1e-9, "{found}");
         assert_eq!(found["sol_vs_best_rival"][name]["overlap"], true);
+        let conclusion = found["conclusion"].as_str().unwrap();
+        assert!(conclusion.contains("0.50 times that (0.50 to 0.50) on hot set"), "{conclusion}");
+        let text = results(points.to_vec()).text().replace('\n', " ");
+        assert!(text.ends_with(conclusion), "{text}");
         let vs = &found["programs"][0]["sol_vs"];
         assert!((vs["mglru"]["ratio"].as_f64().unwrap() - 4.0).abs() < 1e-9, "{vs}");
         assert!(vs["reclaim"].is_null());

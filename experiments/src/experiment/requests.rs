@@ -1,10 +1,10 @@
 //! Experiments on the scheduling of requests: load, ladder, crash, enclaves, chaos.
 
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use wave_lab::Failure;
-use wave_links::words::counted;
 use wave_sched::policies;
 
 use super::{Experiment, Host, Kind, OwnAgent, Report, Source, Wanted, digest};
@@ -105,22 +105,12 @@ impl Experiment for Scenario {
     }
 }
 
-/// Facts below a table on the terminal: five lines at most, with seating and the number of the others.
-const FACTS_MAX: usize = 3;
-
 impl Report for Finished {
     fn text(&self) -> String {
         let result = &self.result;
-        let mut lines = vec![wave_report::terminal::summary(result)];
-        lines.push(format!("\n{}", wave_report::terminal::extra(result)));
-        lines.push(format!("Seating: {}", result.seating));
-        lines.extend(
-            result.facts.iter().take(FACTS_MAX).map(|(what, how)| format!("{what}: {how}")),
-        );
-        if let more @ 1.. = result.facts.len().saturating_sub(FACTS_MAX) {
-            lines.push(format!("The report has {}.", counted(more, "more fact")));
-        }
-        lines.join("\n")
+        let seating = format!("Seating: {}", result.seating);
+        let facts = result.facts.iter().map(|(what, how)| format!("{what}: {how}"));
+        wave_report::terminal::whole(result, iter::once(seating).chain(facts).collect())
     }
 
     fn json(&self) -> Result<String, Failure> {

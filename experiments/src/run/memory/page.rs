@@ -59,6 +59,7 @@ impl MemoryResult {
         let body = html! {
             p.lead { (self.description) }
             @if let Some(text) = self.simulated() { p { strong { (text) } } }
+            @if let Some(conclusion) = &self.conclusion { p { strong { (conclusion) } } }
             dl {
                 dt { "Started" } dd { (self.started) }
                 dt { "Version" } dd { (self.version) ", seed " (self.seed) }

@@ -20,6 +20,7 @@ use wave_links::words::counted;
 use wave_report::Directory;
 use wave_report::model::Machine;
 use wave_report::number::{micros, short};
+use wave_report::terminal::{Section, wrapped};
 
 /// The paper's unit for the cost of managing memory.
 const PER_BYTES: f64 = (4_u64 << 30) as f64;
@@ -230,7 +231,48 @@ impl Compared {
         }
     }
 
-    /// The text below the table.
+    /// A row below [`AGAINST`].
+    fn row(&self, ran: &Ran) -> Vec<String> {
+        let ratio = |ratio: Option<f64>| ratio.map_or_else(|| "-".to_owned(), short);
+        let percent = |share: Option<f64>| ratio(share.map(|share| share * 100.0));
+        let [refaults, pressure] = ran.held_back;
+        vec![
+            ran.name.clone(),
+            percent(Some(self.resident_reduction)),
+            percent(self.net_reduction),
+            ratio(self.get_p50_ratio),
+            ratio(self.get_p99_ratio),
+            ratio(self.raw_get_p50_ratio),
+            ratio(self.raw_get_p99_ratio),
+            percent(self.daemon_core_share),
+            percent(self.daemon_core_share_whole),
+            ratio(self.refaults_per_second),
+            self.refaults_in_all.to_string(),
+            format!("{refaults}, {pressure}"),
+        ]
+    }
+
+    /// What it saves and costs, in words.
+    fn words(&self, name: &str) -> String {
+        let percent = |share: f64| format!("{}%", short(share * 100.0));
+        let net = self.net_reduction.map_or_else(String::new, |net| {
+            format!(" ({} after subtracting compressed swap, host and agent)", percent(net))
+        });
+        let cpu = self.daemon_core_share_whole.map_or_else(
+            || "an unknown share of a core".to_owned(),
+            |share| format!("{} of a core", percent(share)),
+        );
+        let tail = self.get_p99_ratio.map_or_else(
+            || "; latencies are not known".to_owned(),
+            |ratio| format!(" and a GET p99 of {} times that without a policy", short(ratio)),
+        );
+        let reduction = percent(self.resident_reduction);
+        format!(
+            "\"{name}\" takes {reduction} of the resident set out of memory{net}, for {cpu}{tail}"
+        )
+    }
+
+    /// The text of the page.
     pub(super) fn text(&self) -> String {
         let ratio = |ratio: Option<f64>| ratio.map_or_else(|| "-".to_owned(), short);
         let percent = |share: Option<f64>| {
@@ -273,6 +315,32 @@ impl Compared {
     }
 }
 
+/// Columns of the policies against the variant without one.
+const AGAINST: [&str; 12] = [
+    "variant",
+    "resident\nless %",
+    "net %",
+    "GET p50\nratio",
+    "p99\nratio",
+    "bare p50\nratio",
+    "p99\nratio",
+    "CPU %\nper 4 GiB",
+    "CPU %\nin total",
+    "refaults\n/s",
+    "since the\nfirst GET",
+    "held\nback",
+];
+
+/// What each policy saves and costs, in one sentence; None without a policy.
+fn conclusion(host: &str, variants: &[Variant]) -> Option<String> {
+    let all: Vec<String> = variants
+        .iter()
+        .filter_map(|Variant { ran, compared, .. }| Some(compared.as_ref()?.words(&ran.name)))
+        .collect();
+    let simulated = if host == "sim" { "In simulation, " } else { "" };
+    (!all.is_empty()).then(|| format!("{simulated}{}.", all.join("; ")))
+}
+
 #[derive(Debug, Serialize)]
 pub(super) struct Variant {
     #[serde(flatten)]
@@ -298,6 +366,8 @@ pub struct MemoryResult {
     pub(super) started: String,
     #[serde(flatten)]
     headline: Option<Compared>,
+    /// What the policies save, and at what cost; None without a policy.
+    pub(super) conclusion: Option<String>,
     pub(super) variants: Vec<Variant>,
     pub(super) facts: Vec<(String, String)>,
 }
@@ -351,6 +421,7 @@ impl MemoryResult {
             seating,
             started,
             headline,
+            conclusion: conclusion(host, &variants),
             variants,
             facts,
         }
@@ -377,23 +448,32 @@ impl MemoryResult {
         rows.into_iter().for_each(|row| {
             table.add_row(row);
         });
-        let simulated = self.simulated().map_or_else(String::new, |text| text + "\n\n");
-        let mut text = format!("{simulated}{table}\n");
-        for Variant { ran, compared, .. } in &self.variants {
-            if let Some(compared) = compared {
-                let [refaults, pressure] = ran.held_back;
-                text.push_str(&format!(
-                    "\n{}\n{}\npage-outs held back: {refaults} for refaults, {pressure} for memory pressure\n",
-                    ran.name,
-                    compared.text()
-                ));
-            }
+        let mut against = wave_lab::table(&AGAINST);
+        let compared = || {
+            self.variants
+                .iter()
+                .filter_map(|Variant { ran, compared, .. }| Some((ran, compared.as_ref()?)))
+        };
+        against.add_rows(compared().map(|(ran, compared)| compared.row(ran)));
+        let mut notes: Vec<String> = Vec::new();
+        if compared().next().is_some() {
+            let how = "Ratios: latency with the policy / without. CPU: host thread and agent, as a share of a core. Held back: \
+                       page-outs, for refaults and for memory pressure.";
+            notes.push(how.to_owned());
         }
-        text.push_str(&format!("\nSeating: {}\n", self.seating));
-        for (what, how) in &self.facts {
-            text.push_str(&format!("{what}: {how}\n"));
-        }
-        text
+        let facts = self.facts.iter().map(|(what, how)| format!("{what}: {how}"));
+        let (warnings, facts): (Vec<String>, Vec<String>) =
+            facts.partition(|fact| fact.starts_with("warning"));
+        notes.extend(warnings);
+        notes.push(format!("Seating: {}", self.seating));
+        notes.extend(facts);
+        let table = match compared().next() {
+            Some(_) => format!("{table}\n\n{against}"),
+            None => table.to_string(),
+        };
+        let conclusion = self.conclusion.as_deref().map(wrapped);
+        let parts = self.simulated().into_iter().chain([Section { table, notes }.to_string()]);
+        parts.chain(conclusion).collect::<Vec<_>>().join("\n\n")
     }
 
     /// Banner of a simulated result; None for a native one.
@@ -618,9 +698,21 @@ pub(super) mod tests {
         near("net_saved_bytes", f64::from(512 << 20));
         near("net_reduction", 0.5);
         near("tool_bytes", f64::from(3 << 20));
-        for part in ["resident reduction: 75.0%, net: 50.0%", "3.00 MiB of host and agent"] {
-            assert!(result.text().contains(part), "{part}: {}", result.text());
+        let text = result.text();
+        for part in ["75.0", "50.0", "1.20", "3.00 MiB"] {
+            assert!(text.split_whitespace().any(|word| part.starts_with(word)), "{part}: {text}");
         }
+        let page = result.page(&result.plots().unwrap());
+        for part in ["resident reduction: 75.0%, net: 50.0%", "3.00 MiB of host and agent"] {
+            assert!(page.contains(part), "{part}: {page}");
+        }
+        let conclusion = "\"sol\" takes 75.0% of the resident set out of memory (50.0% after subtracting compressed swap, host and \
+                          agent), for 4.00% of a core and a GET p99 of 1.20 times that without a policy.";
+        assert_eq!(json["conclusion"], conclusion);
+        assert!(page.contains("of the resident set out of memory"), "{page}");
+        let (notes, last) = text.rsplit_once("\n\n").unwrap();
+        assert_eq!(last.replace('\n', " "), conclusion);
+        assert!(notes.rsplit("\n\n").next().unwrap().lines().count() <= 4 + 5, "{text}");
         near("refaults", 28.0);
         assert_eq!(json["variants"][0]["gets_per_second"], 1000.0);
         assert!(result.failed().is_empty());

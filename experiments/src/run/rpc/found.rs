@@ -15,7 +15,7 @@ use wave_lab::table as empty_table;
 use wave_report::RunResult;
 use wave_report::model::VariantResult;
 use wave_report::number::{difference, micros, short, thousands};
-use wave_report::terminal::{self, marked};
+use wave_report::terminal::{self, Section, marked};
 
 /// Name of the agents' part of an account in native runs, which includes polling: they look for work as long as they have a
 /// CPU.
@@ -500,13 +500,13 @@ pub fn table(result: &RunResult) -> String {
         }
         table.add_row(row);
     }
-    let mut text = table.to_string();
+    let mut notes = Vec::new();
     if marks {
-        text.push_str("\nIn brackets: the point is not a measurement");
+        notes.push("In brackets: the point is not a measurement".to_owned());
     }
     if let Some(gain) = extra.multi_queue_gain {
-        text.push_str(&format!(
-            "\nA queue per SLO saturates {:+.1}% beside one queue, at a GET p99 of {} us",
+        notes.push(format!(
+            "A queue per SLO saturates {:+.1}% beside one queue, at a GET p99 of {} us",
             gain * 100.0,
             result.limit_us
         ));
@@ -516,9 +516,9 @@ pub fn table(result: &RunResult) -> String {
         all.chain(&extra.throughput_vs_tonic).chain(&extra.throughput_vs_sidecar)
     {
         let at_least = if *at_least { "at least " } else { "" };
-        text.push_str(&format!("\n{of}: {at_least}{ratio:.2} times the load of {to}"));
+        notes.push(format!("{of}: {at_least}{ratio:.2} times the load of {to}"));
     }
-    text
+    Section { table: table.to_string(), notes }.to_string()
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use wave_lab::{Failure, table};
 use wave_report::model::Machine;
 use wave_report::number::{short, thousands};
 use wave_report::plot::curves;
+use wave_report::terminal::wrapped;
 use wave_report::{Directory, ReportError, document, figure, folder};
 
 use super::Measured;
@@ -67,6 +68,8 @@ pub struct UdpResult {
     curve: Vec<Row>,
     /// The smallest number with throughput within 5% of the best; null if a row has no measurement.
     knee: Option<u32>,
+    /// The answer to the scenario's question, in a sentence.
+    conclusion: String,
 }
 
 impl UdpResult {
@@ -91,6 +94,7 @@ impl UdpResult {
             work_us: scenario.work_us,
             under_way: scenario.sockets * scenario.under_way,
             knee: knee(&curve),
+            conclusion: conclusion(&curve),
             curve,
         }
     }
@@ -109,14 +113,8 @@ impl UdpResult {
         for row in &self.curve {
             all.add_row(self.cells(row));
         }
-        let found = match self.knee {
-            Some(knee) => format!("Knee: {knee} outstanding, the least within 5% of the best"),
-            None => {
-                "NO RESULT: a row has no measurement that counts. Run it again on a quiet machine"
-                    .to_owned()
-            }
-        };
-        format!("{}\n\n{all}\n{found}{}", self.about(), self.others())
+        let conclusion = wrapped(&self.conclusion);
+        format!("{}\n\n{all}{}\n\n{conclusion}", self.about(), self.others())
     }
 
     fn about(&self) -> String {
@@ -179,10 +177,7 @@ impl UdpResult {
         let body = html! {
             p { (self.description) }
             p { (self.about()) }
-            @match self.knee {
-                Some(knee) => p { "Knee: " (knee) " outstanding, the least within 5% of the best." }
-                None => p { strong { "NO RESULT: a row has no measurement that counts." } }
-            }
+            p { strong { (self.conclusion) } }
             table {
                 thead { tr { @for cell in head { th { (cell) } } } }
                 tbody { @for row in &self.curve { tr { @for cell in self.cells(row) { td { (cell) } } } } }
@@ -206,6 +201,30 @@ fn knee(rows: &[Row]) -> Option<u32> {
     near.map(|(row, _)| row.outstanding)
 }
 
+/// The knee in words, and whether the numbers tried bound it.
+fn conclusion(rows: &[Row]) -> String {
+    let at = |outstanding: u32| rows.iter().find(|row| row.outstanding == outstanding);
+    let Some((knee, row)) = knee(rows).and_then(|knee| Some((knee, at(knee)?))) else {
+        return "NO RESULT: a row has no measurement that counts; run it again on a quiet machine."
+            .to_owned();
+    };
+    let rate = |row: &Row| row.at("p50").map_or_else(|| "-".to_owned(), thousands);
+    let best = rows.iter().find(|row| row.at("p50") == best(rows)).unwrap_or(row);
+    let last = match rows.last() {
+        Some(last) if last.outstanding == best.outstanding => {
+            ", the highest number tried: more may serve more"
+        }
+        _ => "",
+    };
+    format!(
+        "{} per worker, the least within 5% of the best, serve {} k/s; the best is {} k/s, with {}{last}.",
+        counted(knee, "outstanding request"),
+        rate(row),
+        rate(best),
+        best.outstanding
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,9 +240,15 @@ mod tests {
         let mut rows =
             vec![row(1, &[50.0, 60.0, 55.0]), row(2, &[94.0]), row(3, &[96.0]), row(4, &[100.0])];
         assert_eq!(knee(&rows), Some(3));
+        assert_eq!(
+            conclusion(&rows),
+            "3 outstanding requests per worker, the least within 5% of the best, serve 0.1 k/s; the best is 0.1 k/s, with 4, the \
+             highest number tried: more may serve more."
+        );
         let disturbed = Measured { per_second: 1e9, set_aside: Some("disturbed: x".into()) };
         rows[0] = Row::new(1, &[disturbed]);
         assert_eq!((knee(&rows), rows[0].measurements), (None, 0));
+        assert!(conclusion(&rows).starts_with("NO RESULT"));
         assert_eq!(best(&rows), Some(100.0), "a measurement that does not count is not the best");
     }
 }

@@ -11,6 +11,7 @@ use wave_lab::{Failure, table};
 use wave_report::model::Machine;
 use wave_report::number::{micros, short, thousands};
 use wave_report::plot::curves;
+use wave_report::terminal::wrapped;
 use wave_report::{Directory, ReportError, document, figure, folder};
 
 use super::{Capacity, Measured, Sending};
@@ -133,6 +134,8 @@ pub struct FeedbackResult {
     in_time_with_feedback: Option<f64>,
     in_time_without_feedback: Option<f64>,
     rows: Vec<Row>,
+    /// The answer to the scenario's question, in a sentence.
+    conclusion: String,
 }
 
 impl FeedbackResult {
@@ -149,7 +152,7 @@ impl FeedbackResult {
             let rate = row.within_limit_per_second["p50"].as_f64()?;
             Some(rate / capacity_per_second["p50"].as_f64()?)
         };
-        FeedbackResult {
+        let mut result = FeedbackResult {
             scenario: scenario.name.clone(),
             host: "user",
             kind: "udp-feedback",
@@ -170,7 +173,10 @@ impl FeedbackResult {
             in_time_without_feedback: in_time(Sending::All),
             capacity_per_second,
             rows,
-        }
+            conclusion: String::new(),
+        };
+        result.conclusion = result.found();
+        result
     }
 
     /// Whether every row has a measurement.
@@ -184,7 +190,7 @@ impl FeedbackResult {
             column.set_cell_alignment(CellAlignment::Right);
         }
         all.add_rows(self.rows.iter().map(Row::cells));
-        format!("{}\n\n{all}\n{}{}", self.about(), self.found(), self.others())
+        format!("{}\n\n{all}{}\n\n{}", self.about(), self.others(), wrapped(&self.conclusion))
     }
 
     fn about(&self) -> String {
@@ -203,10 +209,11 @@ impl FeedbackResult {
         let share = |found: Option<f64>| found.filter(|_| self.is_measured());
         match (share(self.in_time_with_feedback), share(self.in_time_without_feedback)) {
             (Some(with), Some(without)) => format!(
-                "In time at the highest load / the capacity: {with:.2} with feedback, {without:.2} without"
+                "At {} times the capacity, {with:.2} of the capacity is served in time with feedback, and {without:.2} without.",
+                self.rows.last().map_or(0.0, |row| row.load)
             ),
             _ => {
-                "NO RESULT: a row or the capacity has no measurement that counts. Run it again on a quiet machine"
+                "NO RESULT: a row or the capacity has no measurement that counts; run it again on a quiet machine."
                     .to_owned()
             }
         }
@@ -267,7 +274,7 @@ impl FeedbackResult {
         let body = html! {
             p { (self.description) }
             p { (self.about()) }
-            p { @if self.is_measured() { (self.found()) } @else { strong { (self.found()) } } }
+            p { strong { (self.conclusion) } }
             table {
                 thead { tr { @for cell in HEAD { th { (cell) } } } }
                 tbody { @for row in &self.rows { tr { @for cell in row.cells() { td { (cell) } } } } }
@@ -311,7 +318,10 @@ mod tests {
         let found = result([low.clone(), high].concat());
         assert_eq!(found.in_time_with_feedback, Some(0.8));
         assert_eq!(found.in_time_without_feedback, Some(0.1));
-        assert!(found.is_measured() && found.text().contains("0.80 with feedback, 0.10 without"));
+        let conclusion = "At 2 times the capacity, 0.80 of the capacity is served in time with feedback, and 0.10 without.";
+        assert!(found.is_measured() && found.text().ends_with(conclusion), "{}", found.text());
+        assert_eq!(serde_json::to_value(&found).unwrap()["conclusion"], conclusion);
+        assert!(found.page("").contains(conclusion));
         assert_eq!(found.csv().lines().count(), 1 + 4);
 
         let high = both(2.0, &[aside], &[measured(100.0)]);

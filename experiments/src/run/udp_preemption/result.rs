@@ -11,6 +11,7 @@ use wave_lab::{Failure, table};
 use wave_report::model::Machine;
 use wave_report::number::{micros, short, thousands};
 use wave_report::plot::curves;
+use wave_report::terminal::wrapped;
 use wave_report::{Directory, ReportError, document, figure, folder};
 use wave_workloads::point::{ClassLatency, Point};
 
@@ -182,6 +183,8 @@ pub struct PreemptionResult {
     /// The same ratio for scheduling without overhead.
     short_p99_ratio_preempt_ideal: Option<f64>,
     variants: Vec<Row>,
+    /// The answer to the scenario's question, in a sentence.
+    conclusion: String,
 }
 
 impl PreemptionResult {
@@ -195,7 +198,7 @@ impl PreemptionResult {
     ) -> PreemptionResult {
         let median = |times: &[Times; 2]| times[0].p99_ns["p50"].as_f64();
         let ideal = |times: &[Times; 2]| times[0].ideal_p99_ns.map(|ns| ns as f64);
-        PreemptionResult {
+        let mut result = PreemptionResult {
             scenario: scenario.name.clone(),
             host: "user",
             kind: "udp-preemption",
@@ -220,7 +223,10 @@ impl PreemptionResult {
             short_p99_ratio_preempt_at_front: ratio(&variants, |row| median(&row.front)),
             short_p99_ratio_preempt_ideal: ratio(&variants, |row| ideal(&row.client)),
             variants,
-        }
+            conclusion: String::new(),
+        };
+        result.conclusion = result.found();
+        result
     }
 
     /// Whether there is a ratio.
@@ -240,11 +246,11 @@ impl PreemptionResult {
         times.add_rows(self.rows_of_times());
         let times = self.offered_per_second.map_or_else(String::new, |_| format!("{times}\n"));
         format!(
-            "{}\n\n{saturations}\n\n{}\n{times}{}{}",
+            "{}\n\n{saturations}\n\n{}\n{times}{}\n{}",
             self.about(),
             self.compared_at(),
-            self.found(),
-            self.others()
+            self.others().trim_start(),
+            wrapped(&self.conclusion)
         )
     }
 
@@ -306,11 +312,11 @@ impl PreemptionResult {
         .map(number);
         match self.is_measured() {
             true => format!(
-                "p99 of short requests with preemption / without: {client} at the client, {front} at the front, {ideal} if \
-                 scheduling cost nothing"
+                "With preemption the p99 of short requests is {client} times that without at the client, {front} times at the \
+                 front, and would be {ideal} times if scheduling cost nothing."
             ),
-            false => "NO RESULT: a saturation is not known, or a system has no measurement that counts. Run it again on a quiet \
-                      machine"
+            false => "NO RESULT: a saturation is not known, or a system has no measurement that counts; run it again on a quiet \
+                      machine."
                 .to_owned(),
         }
     }
@@ -380,7 +386,7 @@ impl PreemptionResult {
         let body = html! {
             p { (self.description) }
             p { (self.about()) }
-            p { @if self.is_measured() { (self.found()) } @else { strong { (self.found()) } } }
+            p { strong { (self.conclusion) } }
             table {
                 thead { tr { th { "system" } th { "policy" } th { "saturation, k/s" } } }
                 tbody { @for row in &self.variants { tr { @for cell in saturation_cells(row) { td { (cell) } } } } }
@@ -509,7 +515,9 @@ mod tests {
         assert_eq!(found.short_p99_ratio_preempt, Some(0.25));
         assert_eq!(found.short_p99_ratio_preempt_at_front, Some(0.25));
         assert_eq!(found.short_p99_ratio_preempt_ideal, Some(0.25));
-        assert!(found.is_measured() && found.text().contains("0.250 at the client"));
+        assert!(
+            found.is_measured() && found.text().contains("0.250 times that without at the client")
+        );
         assert_eq!(found.csv().lines().count(), 1 + 2);
     }
 
