@@ -94,7 +94,12 @@ fn table_has_rows_for_linux_and_each_policy_and_names_what_is_missing() {
     for words in ["recorded (Linux)", " fifo ", "shinjuku:slice_us=100", "7 events"] {
         assert!(text.contains(words), "{words}: {text}");
     }
-    assert!(text.contains("Results: out/two.sim/result.json"), "{text}");
+    assert!(text.ends_with("Report: out/two.sim/report.html\n"), "{text}");
+    let page = std::fs::read_to_string(directory.path().join("out/two.sim/report.html")).unwrap();
+    assert_eq!(page.matches("<svg").count(), 2, "{page}");
+    let conclusion = text.split("\n\n").last().unwrap().replace('\n', " ");
+    assert!(conclusion.starts_with("In simulation, \""), "{text}");
+    assert!(page.contains("ends the workload first of 2 policies,"), "{page}");
     assert!(text.contains("Interference: not known, as the file is of version 1"), "{text}");
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use comfy_table::CellAlignment;
+use maud::html;
 use serde_json::{Value, json};
 use wave_core::layout::CORES_MAX;
 use wave_sched::policies;
@@ -14,8 +15,10 @@ use wave_sim::recorded::{self, Latency, Replayed, Schedule};
 use wave_lab::progress::Progress;
 use wave_lab::terminal::counted;
 use wave_lab::{Failure, interrupt, table};
-use wave_report::Directory;
 use wave_report::number::{micros, short};
+use wave_report::plot::bars;
+use wave_report::terminal::{Section, wrapped};
+use wave_report::{Directory, document, figure};
 
 use crate::experiment::Report;
 
@@ -127,62 +130,15 @@ fn load(file: &Path) -> Result<Workload, Failure> {
 impl Report for Compared {
     /// A row for Linux and one per policy.
     fn text(&self) -> String {
-        let Header { scope, duration_ns, cpus, .. } = &self.workload.header;
-        let mut text = format!(
-            "{}: {scope}; {}, {}, {} ms of CPU time in {} ms on {}\n\n",
-            self.name,
-            counted(self.workload.threads.len(), "thread"),
-            counted(self.workload.runs().count(), "run"),
-            millis(self.workload.cpu_ns()),
-            millis(*duration_ns),
-            counted(*cpus, "CPU"),
-        );
-        let header = [
-            "scheduled by",
-            "cores",
-            "makespan\nms",
-            "CPU use\n%",
-            "wait p50\nus",
-            "p99\nus",
-            "max\nus",
-            "switches",
-            "preempted",
-        ];
-        let mut table = table(&header);
+        let mut text = format!("{}: {}\n\n", self.name, self.recorded());
+        let mut table = table(&HEAD);
         for column in table.column_iter_mut().skip(1) {
             column.set_cell_alignment(CellAlignment::Right);
         }
-        for (name, schedule) in self.rows() {
-            let Latency { p50_ns, p99_ns, max_ns, .. } = schedule.latency;
-            table.add_row([
-                name.to_owned(),
-                schedule.cores.to_string(),
-                format!("{:.1}", schedule.makespan_ns as f64 / 1e6),
-                format!("{:.1}", schedule.cpu_use() * 100.0),
-                micros(p50_ns),
-                micros(p99_ns),
-                micros(max_ns),
-                schedule.switches.to_string(),
-                schedule.preemptions.to_string(),
-            ]);
-        }
-        let _ = write!(
-            text,
-            "{table}\n\nwait: from when a thread is woken until it runs. Policies: the host of the \
-             paper, its agent on a SmartNIC,\nin virtual time; every run needs the CPU time that \
-             was recorded (docs/guide/record.md).\n{}",
-            interference(&self.workload)
-        );
-        let Header { dropped_events, unfollowed_threads, repaired, .. } = self.workload.header;
-        if dropped_events + unfollowed_threads > 0 {
-            let _ = write!(
-                text,
-                "\nIncomplete: {} and {} lost while it was recorded, {} guessed.",
-                counted(dropped_events, "event"),
-                counted(unfollowed_threads, "thread"),
-                counted(repaired, "transition")
-            );
-        }
+        table.add_rows(self.rows().map(|(name, schedule)| cells(name, schedule)));
+        let notes = self.notes();
+        let section = Section { table: table.to_string(), notes };
+        let _ = write!(text, "{section}\n\n{}", wrapped(&self.conclusion()));
         text
     }
 
@@ -193,6 +149,11 @@ impl Report for Compared {
     /// Writes everything into a directory named after the workload, in `out`.
     fn write(&self, out: &Path) -> Result<PathBuf, Failure> {
         let directory = Directory::create(folder(out, &self.name))?;
+        let plots = self.plots()?;
+        for (name, svg) in &plots {
+            directory.write(name, svg.as_bytes())?;
+        }
+        directory.write("report.html", self.page(&plots).as_bytes())?;
         directory.write(RESULT, format!("{}\n", self.to_json()).as_bytes())?;
         Ok(directory.into_path())
     }
@@ -218,6 +179,106 @@ impl Compared {
         std::iter::once((LINUX, &self.linux)).chain(policies)
     }
 
+    /// The recording in a line.
+    fn recorded(&self) -> String {
+        let Header { scope, duration_ns, cpus, .. } = &self.workload.header;
+        format!(
+            "{scope}; {}, {}, {} ms of CPU time in {} ms on {}",
+            counted(self.workload.threads.len(), "thread"),
+            counted(self.workload.runs().count(), "run"),
+            millis(self.workload.cpu_ns()),
+            millis(*duration_ns),
+            counted(*cpus, "CPU"),
+        )
+    }
+
+    /// How the figures are to be read, the most important first.
+    fn notes(&self) -> Vec<String> {
+        let mut notes: Vec<String> =
+            interference(&self.workload).replace(",\n", ", ").lines().map(str::to_owned).collect();
+        let Header { dropped_events, unfollowed_threads, repaired, .. } = self.workload.header;
+        if dropped_events + unfollowed_threads > 0 {
+            let incomplete = format!(
+                "Incomplete: {} and {} lost while it was recorded, {} guessed.",
+                counted(dropped_events, "event"),
+                counted(unfollowed_threads, "thread"),
+                counted(repaired, "transition")
+            );
+            notes.insert(0, incomplete);
+        }
+        notes.push(
+            "wait: from when a thread is woken until it runs. Policies: the host of the paper, its agent on a SmartNIC, in \
+             virtual time; every run needs the CPU time that was recorded (docs/guide/record.md)."
+                .to_owned(),
+        );
+        notes
+    }
+
+    /// The policy under which the workload ends first, against the recording, in a sentence.
+    fn conclusion(&self) -> String {
+        let finished = self.replayed.iter().filter(|(_, replayed)| replayed.unfinished == 0);
+        let Some((name, Replayed { schedule, .. })) =
+            finished.min_by_key(|(_, replayed)| replayed.schedule.makespan_ns)
+        else {
+            return "In simulation, the workload ends under none of the policies.".to_owned();
+        };
+        let first = match self.replayed.len() {
+            1 => String::new(),
+            all => format!(" first of {all} policies,"),
+        };
+        let of = |schedule: &Schedule| {
+            let cores = counted(schedule.cores, "core");
+            let Schedule { makespan_ns, latency, .. } = schedule;
+            (millis(*makespan_ns), micros(latency.p99_ns), cores)
+        };
+        let ((ours, wait, cores), (theirs, waited, on)) = (of(schedule), of(&self.linux));
+        format!(
+            "In simulation, \"{name}\" ends the workload{first} after {ours} ms on {cores}, with a p99 wait of {wait} us; \
+             recorded under Linux it took {theirs} ms on {on}, beside whatever else ran, with a p99 wait of {waited} us."
+        )
+    }
+
+    /// The plots, by file name.
+    fn plots(&self) -> Result<Vec<(&'static str, String)>, Failure> {
+        let plot = |file: &'static str, title: &str, axis: &str, of: fn(&Schedule) -> f64| {
+            let rows = self.rows().map(|(name, schedule)| (name.to_owned(), of(schedule)));
+            let rows: Vec<(String, f64)> = rows.collect();
+            let title = format!("{}: {title}", self.name);
+            let svg = bars::lengths(&title, axis, &rows)
+                .map_err(|error| Failure::Cannot(format!("{file}: cannot be drawn: {error}")))?;
+            Ok::<_, Failure>((file, svg))
+        };
+        let makespan = |schedule: &Schedule| schedule.makespan_ns as f64 / 1e6;
+        let wait = |schedule: &Schedule| schedule.latency.p99_ns as f64 / 1e3;
+        Ok(vec![
+            plot("makespan.svg", "time until the last thread ends", "milliseconds", makespan)?,
+            plot("wait.svg", "p99 wait for a core", "microseconds", wait)?,
+        ])
+    }
+
+    fn page(&self, plots: &[(&str, String)]) -> String {
+        let rows = self.rows().map(|(name, schedule)| cells(name, schedule));
+        let body = html! {
+            p.lead { "A recorded workload, replayed under policies: " (self.recorded()) "." }
+            p { strong { (self.conclusion()) } }
+            section {
+                h2 { "Schedules" }
+                @for note in self.notes() { p { (note) } }
+                div.scroll { table {
+                    thead { tr { @for (index, name) in HEAD.iter().enumerate() {
+                        th.n[index > 0] { (name.replace('\n', " ")) }
+                    } } }
+                    tbody { @for row in rows { tr { @for (index, cell) in row.iter().enumerate() {
+                        td.n[index > 0] { (cell) }
+                    } } } }
+                } }
+                @for (_, svg) in plots { (figure(svg)) }
+            }
+            p { "Wave " (crate::run::machine::version()) ". Every thread's part is in " (RESULT) "." }
+        };
+        document(&self.name, &body)
+    }
+
     /// The complete result, with every thread's part.
     fn to_json(&self) -> Value {
         let mut schedules: Vec<Value> =
@@ -234,6 +295,7 @@ impl Compared {
             "version": crate::run::machine::version(),
             "recorded": self.workload.header,
             "cores": self.cores,
+            "conclusion": self.conclusion(),
             "runs": self.workload.runs().count(),
             "woken_from_outside": { "runs": runs, "blocked_ns": blocked_ns },
             "schedules": schedules,
@@ -274,6 +336,34 @@ impl Compared {
             "threads": threads.collect::<Vec<_>>(),
         })
     }
+}
+
+/// Columns of the table.
+const HEAD: [&str; 9] = [
+    "scheduled by",
+    "cores",
+    "makespan\nms",
+    "CPU use\n%",
+    "wait p50\nus",
+    "p99\nus",
+    "max\nus",
+    "switches",
+    "preempted",
+];
+
+fn cells(name: &str, schedule: &Schedule) -> [String; 9] {
+    let Latency { p50_ns, p99_ns, max_ns, .. } = schedule.latency;
+    [
+        name.to_owned(),
+        schedule.cores.to_string(),
+        format!("{:.1}", schedule.makespan_ns as f64 / 1e6),
+        format!("{:.1}", schedule.cpu_use() * 100.0),
+        micros(p50_ns),
+        micros(p99_ns),
+        micros(max_ns),
+        schedule.switches.to_string(),
+        schedule.preemptions.to_string(),
+    ]
 }
 
 fn millis(ns: u64) -> String {

@@ -318,7 +318,7 @@ fn replay(args: &RunArgs, file: &Path) -> Result<ExitCode, Failure> {
     let shown = (args.out(), args.quiet || args.json);
     let compared = workload::compare(file, &args.policies, args.cores, shown)?;
     let directory = compared.write(args.out())?;
-    show(args, &compared, &format!("Results: {}", directory.join(workload::RESULT).display()))
+    show(args, &compared, &format!("Report: {}", directory.join("report.html").display()))
 }
 
 /// Exit code of a run without a result, because other processes disturbed it.

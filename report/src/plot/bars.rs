@@ -8,7 +8,7 @@ use super::style::{
     text, ticks,
 };
 use crate::model::RunResult;
-use crate::number::{difference, thousands};
+use crate::number::{difference, short, thousands};
 use crate::terminal::has_saturations;
 
 const LEFT: i32 = 24;
@@ -88,6 +88,16 @@ pub fn account(result: &RunResult) -> Result<Option<String>, DrawError> {
         .collect();
     let title = format!("{}: where a request's time goes", result.scenario);
     draw(&title, "nanoseconds per request", &bars, &parts).map(Some)
+}
+
+/// Plot of one figure of each row: its name, and the figure.
+pub fn lengths(title: &str, axis: &str, rows: &[(String, f64)]) -> Result<String, DrawError> {
+    let bar = |(name, figure): &(String, f64)| Bar {
+        name: name.clone(),
+        segments: vec![(0, *figure)],
+        label: short(*figure),
+    };
+    draw(title, axis, &rows.iter().map(bar).collect::<Vec<_>>(), &[])
 }
 
 /// The names of the parts, in the order of their first appearance.
