@@ -66,6 +66,7 @@ fn may_use(from: &str, to: &str) -> bool {
         // A user's subsystem.
         "docs" => &["core", "agent"],
         "report" => &["workloads", "compare", "lab"],
+        "scenario" => &["core", "links", "subsystems", "hosts", "workloads", "report"],
         "experiments" => &[
             "confine",
             "core",
@@ -79,6 +80,7 @@ fn may_use(from: &str, to: &str) -> bool {
             "compare",
             "lab",
             "report",
+            "scenario",
         ],
         "benches" | "cli" => &[
             "confine",
@@ -94,6 +96,7 @@ fn may_use(from: &str, to: &str) -> bool {
             "compare",
             "lab",
             "report",
+            "scenario",
             "experiments",
             "scripts",
         ],

@@ -15,14 +15,16 @@ pub mod live;
 pub mod measure;
 pub mod memory;
 pub mod record;
+pub mod reference;
 pub mod reproduce;
 pub mod run;
 #[cfg(test)]
 #[path = "../tests/same_keys/mod.rs"]
 mod same_keys;
-pub mod scenario;
 pub mod store;
 pub mod sweep;
 pub mod tcp_executors;
 pub mod validate;
 pub mod workload;
+
+pub use wave_scenario as scenario;

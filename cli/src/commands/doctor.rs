@@ -18,8 +18,8 @@ use wave_workloads::cpu;
 use wave_workloads::rocksdb::Database;
 
 use remedies::Remedies;
-use wave_experiments::memory::size;
 use wave_experiments::run::{machine, seating};
+use wave_experiments::scenario::size;
 use wave_lab::terminal::{counted, out};
 
 #[derive(Args, Debug)]

@@ -17,8 +17,9 @@ use super::device::Way;
 use wave_experiments::bakeoff::medians::Medians;
 use wave_experiments::bakeoff::report::Results;
 use wave_experiments::memory::run::{Wanted, too_short};
-use wave_experiments::memory::{explain, run, size};
+use wave_experiments::memory::{explain, run};
 use wave_experiments::run::recording;
+use wave_experiments::scenario::size;
 use wave_lab::Failure;
 use wave_lab::terminal::{note, out};
 

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Args, CommandFactory};
 use wave_agent::Registry;
-use wave_experiments::scenario::reference::{Field, forms};
+use wave_experiments::reference::{Field, forms};
 use wave_lab::Failure;
 use wave_lab::terminal::note;
 use wave_links::outputs::Output;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Value, json};
-use wave_experiments::scenario::reference::{Field, Form, forms};
+use wave_experiments::reference::{Field, Form, forms};
 use wave_lab::terminal::{note, out};
 
 #[derive(Args, Debug)]

@@ -34,9 +34,9 @@ use redis::redis_program;
 use report::{KEPT_UP, Point, ProgramResult, Results};
 use tools::{Running, Setting, Statistics};
 
-use crate::memory::size;
-use crate::memory::swap::SwapOn;
+use crate::memory::swap;
 use crate::run::{Failure, Journal};
+use crate::scenario::{SwapOn, size};
 use wave_lab::progress::Progress;
 
 /// Interval at which savings are sampled.
@@ -111,7 +111,7 @@ pub fn run(plan: &Plan, file: &Path, quiet: bool, journal: &Journal) -> Result<R
     let mut ground = Ground { plan, end, places, progress, swap: None };
     let mut programs = Vec::new();
     for swap_on in &plan.swap_on {
-        ground.swap = Some(swap_on.set_up(swap_bytes).map_err(Failure::cannot)?);
+        ground.swap = Some(swap::set_up(*swap_on, swap_bytes).map_err(Failure::cannot)?);
         for planned in &plan.program {
             let mut points = Vec::new();
             for setting in &settings {

@@ -6,11 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::pattern::Pattern;
 use super::tools::{Damon, Mglru, Ours, Reclaim, Setting};
-use crate::memory::size;
-use crate::memory::swap::SwapOn;
-use crate::scenario::ScenarioError;
 use crate::scenario::error::line_at;
-use crate::scenario::file;
+use crate::scenario::{ScenarioError, SwapOn, file, size};
 use wave_report::slug;
 
 /// The `kind` of these scenarios.

@@ -17,7 +17,7 @@ use super::places::Places;
 use super::plan;
 use super::redis::{self, Redis};
 use crate::launch::{self, Process};
-use crate::memory::size;
+use crate::scenario::size;
 use wave_lab::Failure;
 use wave_lab::terminal::note;
 

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use super::curve::{self, Ratio, Spot};
 use super::plan::{self, Plan};
 use super::tools::{RIVALS, SOL};
-use crate::memory::swap::SwapOn;
 use crate::run::{Failure, machine};
+use crate::scenario::SwapOn;
 use wave_report::plot::chart::{Axis, chart};
 use wave_report::plot::style::{
     DrawError, Key, axis_number, colour, legend, legend_height, log_number, log_ticks, marker,

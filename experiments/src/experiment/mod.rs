@@ -251,6 +251,24 @@ mod tests {
     }
 
     #[test]
+    fn shipped_experiments_are_accepted_and_named_after_their_files() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios");
+        let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let mut count = 0;
+        for file in files.filter(|file| file.extension().is_some_and(|end| end == "toml")) {
+            let text = std::fs::read_to_string(&file).unwrap();
+            // Scenarios that schedule requests may have a [sweep]: a test of wave-scenario reads those.
+            if kind(&file, &text).unwrap().takes_agent {
+                continue;
+            }
+            let experiment = load(&file, None).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(Some(experiment.name()), file.file_stem().and_then(|stem| stem.to_str()));
+            count += 1;
+        }
+        assert!(count >= 6, "only {count} experiments");
+    }
+
+    #[test]
     fn missing_scenario_file_is_named() {
         let refused = load(Path::new("scenarios/none.toml"), None).err().expect("no such file");
         assert_eq!(refused.exit_code(), 2);

@@ -16,7 +16,7 @@ use wave_memory::wire::{
 };
 
 use super::heat::{self, Heat};
-use super::size::show;
+use crate::scenario::size::show;
 use wave_lab::Failure;
 use wave_report::plot::style::DrawError;
 

@@ -7,7 +7,7 @@ use plotters::prelude::*;
 use wave_memory::wire::Place;
 
 use super::explain::BATCH_BYTES;
-use super::size::show;
+use crate::scenario::size::show;
 use wave_report::plot::chart::{Axis, chart};
 use wave_report::plot::style::{
     DrawError, GRID, INK, axis_number, legend_place, plot, text, ticks,

@@ -8,5 +8,4 @@ pub mod overhead;
 pub mod report;
 pub mod run;
 pub mod sample;
-pub mod size;
 pub mod swap;

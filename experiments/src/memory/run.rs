@@ -423,7 +423,7 @@ pub fn about(stats: &Stats) -> Vec<String> {
         let left: Vec<String> = kinds
             .iter()
             .filter(|(_, bytes)| *bytes >= 1 << 20)
-            .map(|(kind, bytes)| format!("{} {kind}", super::size::show(*bytes)))
+            .map(|(kind, bytes)| format!("{} {kind}", crate::scenario::size::show(*bytes)))
             .collect();
         if !left.is_empty() {
             let left = left.join(", ");

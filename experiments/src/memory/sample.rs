@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use wave_linux::memory::{Held, Stats};
 
-use super::size::{show, show_signed};
+use crate::scenario::size::{show, show_signed};
 
 pub(super) const PAGE_BYTES: u64 = 4096;
 

@@ -18,7 +18,7 @@ use wave_workloads::rocksdb::{Database, is_value_of};
 use super::preemptions::Preempted;
 use super::seating;
 use super::service::Service;
-use super::system::Hosted;
+use super::system::{Hosted, attributes};
 use super::{Failure, Found, Ground, keep_house, variant_result};
 use crate::scenario::{Agent, Chaos, Variant};
 use wave_links::words::counted;
@@ -79,7 +79,7 @@ fn one(
         stop: AtomicBool::new(false),
         counts: Counts::default(),
     });
-    let attributes = variant.host.threads.attributes(0);
+    let attributes = attributes(variant.host.threads, 0);
     let mut threads = Vec::new();
     for number in 0..u64::from(chaos.threads) {
         let shared = Arc::clone(&shared);

@@ -136,22 +136,20 @@ const STACK_BYTES: usize = 128 * 1024;
 /// Kernel-level threads are pthreads, created at start. A system that serves its load never holds more than this.
 const KERNEL_THREADS_MAX: u32 = 512;
 
-impl Threads {
-    /// Attributes with which a thread of this class is spawned.
-    pub fn attributes(self, class: u16) -> Attributes {
-        let kind = match self {
-            Threads::User => ThreadKind::User,
-            Threads::Kernel => ThreadKind::Kernel,
-        };
-        Attributes { class, kind }
-    }
+/// Attributes with which a thread of this class is spawned.
+pub(super) fn attributes(threads: Threads, class: u16) -> Attributes {
+    let kind = match threads {
+        Threads::User => ThreadKind::User,
+        Threads::Kernel => ThreadKind::Kernel,
+    };
+    Attributes { class, kind }
+}
 
-    /// Clock for its service time.
-    fn clock(self) -> Clock {
-        match self {
-            Threads::User => Clock::Wall,
-            Threads::Kernel => Clock::Cpu,
-        }
+/// Clock for the service time of such threads.
+fn clock(threads: Threads) -> Clock {
+    match threads {
+        Threads::User => Clock::Wall,
+        Threads::Kernel => Clock::Cpu,
     }
 }
 
@@ -246,7 +244,7 @@ impl Server for EnclaveServer {
     #[inline]
     fn submit(&mut self, request: Request) -> Result<(), Refused> {
         let (work, first) = (Arc::clone(&self.work), self.first_core);
-        let clock = self.threads.clock();
+        let clock = clock(self.threads);
         let body = move || {
             // Evaluated at the request's end: it may have been preempted, and continued on another core.
             let slot = || first + usize::from(wave_user::core_index().unwrap_or(0));
@@ -254,7 +252,7 @@ impl Server for EnclaveServer {
         };
         // The most that a thread's body may capture without an allocation.
         const { assert!(size_of::<(Arc<Work>, Request, usize, Clock)>() <= 112) };
-        let attributes = self.threads.attributes(u16::from(request.class.0));
+        let attributes = attributes(self.threads, u16::from(request.class.0));
         self.submitted += 1;
         self.spawner.spawn_detached(attributes, body).map(drop).map_err(|_| {
             self.refused += 1;

@@ -75,7 +75,7 @@ pub fn run(
     ));
     // Taken down last.
     let swap = match memory.swap_on {
-        Some(swap_on) => swap_on.set_up(memory.swap_bytes),
+        Some(swap_on) => crate::memory::swap::set_up(swap_on, memory.swap_bytes),
         None => Swap::set_up(memory.swap_bytes),
     };
     let swap = swap.map_err(Failure::cannot)?;
@@ -238,7 +238,7 @@ impl Ground<'_> {
                     workload.keys,
                     workload.value_bytes,
                     workload.block_bytes,
-                    crate::memory::size::show(ready.held_bytes)
+                    crate::scenario::size::show(ready.held_bytes)
                 ),
             ));
             facts.push((
@@ -269,7 +269,7 @@ impl Ground<'_> {
                 format!("swap on {}", self.swap.path().display()),
                 format!(
                     "{}, set up for the run",
-                    crate::memory::size::show(self.memory.swap_bytes)
+                    crate::scenario::size::show(self.memory.swap_bytes)
                 ),
             ),
         ]);

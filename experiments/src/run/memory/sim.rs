@@ -14,11 +14,11 @@ use wave_sim::memory::{self, Report, Setup, Work};
 
 use super::report::{MemoryResult, Ran, Second};
 use crate::memory::sample::{Sample, held_by_guard};
-use crate::memory::size::show;
 use crate::run::recording::{Logs, Recording};
 use crate::run::sim::parallel;
 use crate::run::sim::point::sink;
 use crate::run::{Failure, Journal, machine};
+use crate::scenario::size::show;
 use crate::scenario::{CachedWorkload, Managed, Memory};
 use wave_lab::progress::Progress;
 

@@ -102,7 +102,7 @@ pub fn parse_sweep<S>(
 }
 
 /// Refuses a file with a `[sweep]`, where a single scenario is expected.
-pub(crate) fn refuse_sweep(path: &Path, text: &str) -> Result<(), ScenarioError> {
+pub fn refuse_sweep(path: &Path, text: &str) -> Result<(), ScenarioError> {
     let Some(at) = written(text).map(|(key, _)| key.start) else { return Ok(()) };
     let message =
         "[sweep] makes many scenarios of this one: run them with `wave sweep`, or remove the table";
@@ -300,8 +300,10 @@ fn steps(path: &str) -> Result<Vec<Step<'_>>, String> {
 }
 
 /// Puts `value` at a path, as an axis with this path does.
-#[cfg(test)]
-pub(super) fn put_at(into: &mut Value, path: &str, value: &Value) -> Result<(), String> {
+///
+/// # Errors
+/// No such path leads into the file.
+pub fn put_at(into: &mut Value, path: &str, value: &Value) -> Result<(), String> {
     put(into, &steps(path)?, "", value)
 }
 

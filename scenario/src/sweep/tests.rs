@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::scenario::{Load, Scenario};
+use crate::{Load, Scenario};
 
 const BASE: &str = r#"name = "cores"
 kind = "load"
@@ -24,7 +24,7 @@ const BEFORE: usize = 15;
 
 fn sweep_of(text: &str) -> Result<Sweep<Scenario>, ScenarioError> {
     let path = Path::new("scenarios/x.toml");
-    parse_sweep(path, text, &|text| crate::scenario::parse(path, text, &["fifo", "shinjuku"]))
+    parse_sweep(path, text, &|text| crate::parse(path, text, &["fifo", "shinjuku"]))
 }
 
 /// [`BASE`] with `axes` in its sweep.
@@ -100,7 +100,7 @@ fn value_is_put_at_its_path() {
     // Without quotes it is a table in a table, with the same path.
     assert_eq!(sweep.axes[1].path, "host.cores");
     let decisions = scenario.variants[1].agent().unwrap().decisions;
-    assert_eq!(decisions.transport, crate::scenario::Transport::DmaSync);
+    assert_eq!(decisions.transport, crate::Transport::DmaSync);
 }
 
 #[test]

@@ -11,13 +11,13 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use trace::{Shape, Traced};
+pub use rows::{DESCRIPTION, KIND, NAME};
+use trace::Shape;
+pub use trace::{Traced, fields};
 use wave_sched::policies;
 
 use super::check::{self, Source};
 use super::{ScenarioError, file, memory, rpc, udp, udp_feedback, udp_preemption};
-use crate::bakeoff::{self, Plan};
-use crate::run::linux::file as enclaves;
 
 /// A form of scenario files, which one or several kinds share.
 pub struct Form {
@@ -48,19 +48,19 @@ pub struct Field {
 }
 
 /// The part of a form that is written by hand.
-struct Written {
-    kinds: &'static [&'static str],
-    about: &'static str,
-    run: &'static str,
-    examples: &'static [&'static str],
-    rows: &'static [Row],
-    fields: fn() -> BTreeMap<String, Traced>,
-    check: fn(Source<'_>) -> Result<(), ScenarioError>,
+pub struct Written {
+    pub kinds: &'static [&'static str],
+    pub about: &'static str,
+    pub run: &'static str,
+    pub examples: &'static [&'static str],
+    pub rows: &'static [Row],
+    pub fields: fn() -> BTreeMap<String, Traced>,
+    pub check: fn(Source<'_>) -> Result<(), ScenarioError>,
 }
 
 /// The part of a field's description that the code does not give.
-struct Row {
-    path: &'static str,
+pub struct Row {
+    pub path: &'static str,
     meaning: &'static str,
     /// A default that is in no range check, or depends on other fields.
     default: Option<&'static str>,
@@ -70,25 +70,26 @@ struct Row {
     required: bool,
 }
 
-const fn row(path: &'static str, meaning: &'static str) -> Row {
+pub const fn row(path: &'static str, meaning: &'static str) -> Row {
     Row { path, meaning, default: None, range: None, required: false }
 }
 
 impl Row {
-    const fn default(self, default: &'static str) -> Row {
+    pub const fn default(self, default: &'static str) -> Row {
         Row { default: Some(default), ..self }
     }
 
-    const fn range(self, range: &'static str) -> Row {
+    pub const fn range(self, range: &'static str) -> Row {
         Row { range: Some(range), ..self }
     }
 
-    const fn required(self) -> Row {
+    pub const fn required(self) -> Row {
         Row { required: true, ..self }
     }
 }
 
-const FORMS: &[Written] = &[
+/// The forms that this crate reads.
+pub const FORMS: &[Written] = &[
     Written {
         kinds: super::REQUEST_KINDS,
         about: "Threads of a RocksDB server, scheduled by Linux or by agents.",
@@ -143,33 +144,11 @@ const FORMS: &[Written] = &[
         fields: trace::fields::<udp_feedback::Raw>,
         check: |source| udp_feedback::check(source).map(drop),
     },
-    Written {
-        kinds: &[bakeoff::KIND],
-        about: "Memory saved by SOL, DAMON, MGLRU and `memory.reclaim` at equal refaults.",
-        run: "`sudo wave run FILE`, on a kernel that has all of them",
-        examples: &[rows::BAKEOFF_EXAMPLE],
-        rows: rows::BAKEOFF,
-        fields: trace::fields::<Plan>,
-        check: |source| bakeoff::parse(source.path, source.text).map(drop),
-    },
-    Written {
-        kinds: &[],
-        about: "Enclaves on the real kernel, with CPUs, programs and an agent each. Such a file has no `kind`.",
-        run: "`sudo wave run --host linux FILE`",
-        examples: &[rows::ENCLAVE_EXAMPLE],
-        rows: rows::ENCLAVES,
-        fields: trace::fields::<enclaves::File>,
-        check: |source| enclaves::parse(source.path, source.text).map(drop),
-    },
 ];
 
-/// All forms, with all of their fields.
-pub fn forms() -> Vec<Form> {
-    FORMS.iter().map(Written::form).collect()
-}
-
 impl Written {
-    fn form(&self) -> Form {
+    /// The form, with all of its fields.
+    pub fn form(&self) -> Form {
         let (traced, bounds) = (self.traced(), self.bounds());
         let field = |row: &'static Row| {
             let traced = traced.get(row.path).unwrap_or_else(|| {
@@ -251,6 +230,3 @@ impl std::fmt::Display for Shape {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

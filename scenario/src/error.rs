@@ -37,7 +37,7 @@ pub(super) fn line_of(text: &str, offset: usize) -> usize {
 
 /// The line, from 1, of the value at a path such as `program[1].memory`; if it is missing, of the last part of the path that
 /// exists.
-pub(crate) fn line_at(text: &str, path: &str) -> usize {
+pub fn line_at(text: &str, path: &str) -> usize {
     let Ok(table) = DeTable::parse(text) else { return 1 };
     let root = DeValue::Table(table.into_inner());
     let (mut at, mut value) = (0, &root);
@@ -58,7 +58,7 @@ pub(crate) fn line_at(text: &str, path: &str) -> usize {
 }
 
 /// Refuses a scenario that names an unreadable file of costs; gives the line that names it.
-pub(crate) fn check_files(path: &Path, text: &str) -> Result<(), ScenarioError> {
+pub fn check_files(path: &Path, text: &str) -> Result<(), ScenarioError> {
     let folder = path.parent().unwrap_or(path);
     let Ok(table) = DeTable::parse(text) else { return Ok(()) };
     let mut left = vec![DeValue::Table(table.into_inner())];
@@ -89,7 +89,7 @@ pub(crate) fn check_files(path: &Path, text: &str) -> Result<(), ScenarioError> 
 }
 
 /// Makes the paths of files of costs in a scenario absolute, so that it can be moved from `path`.
-pub(crate) fn absolute_files(path: &Path, table: &mut toml::Table) {
+pub fn absolute_files(path: &Path, table: &mut toml::Table) {
     let folder = path.parent().unwrap_or(path);
     let mut left: Vec<(String, &mut toml::Value)> =
         table.iter_mut().map(|(key, value)| (key.clone(), value)).collect();
@@ -129,11 +129,11 @@ impl ScenarioError {
         }
     }
 
-    pub(crate) fn form(path: &Path, line: usize, message: String) -> Self {
+    pub fn form(path: &Path, line: usize, message: String) -> Self {
         Self::Form { file: path.to_path_buf(), line, message }
     }
 
-    pub(crate) fn meaning(path: &Path, line: usize, message: String) -> Self {
+    pub fn meaning(path: &Path, line: usize, message: String) -> Self {
         Self::Meaning { file: path.to_path_buf(), line, message }
     }
 }

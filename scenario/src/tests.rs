@@ -49,10 +49,7 @@ fn shipped_scenarios_are_accepted_and_named_after_their_files() {
         };
         let kind = named_kind(&text).and_then(|kind| kind.get_ref().as_str().map(str::to_owned));
         if kind.is_some_and(|kind| !REQUEST_KINDS.contains(&kind.as_str())) {
-            let experiment = crate::experiment::load(&file, None);
-            let experiment = experiment.unwrap_or_else(|error| panic!("{error}"));
-            assert_eq!(Some(experiment.name()), file.file_stem().and_then(|stem| stem.to_str()));
-            continue;
+            continue; // A test of wave-experiments reads those.
         }
         // A file with a [sweep] is many scenarios; of the others, each is exactly one.
         let shipped = wave_sched::policies::NAMES;

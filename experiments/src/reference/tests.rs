@@ -1,13 +1,16 @@
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use toml::{Table, Value};
+use wave_sched::policies;
 
 use super::*;
+use crate::scenario::{self, ScenarioError, Source};
 
 /// Fails if a parser has a field that the reference lacks.
 #[test]
 fn every_parsed_field_is_described() {
-    for written in FORMS {
+    for written in written() {
         let parsed: BTreeSet<String> = (written.fields)().into_keys().collect();
         let described: BTreeSet<String> =
             written.rows.iter().map(|row| row.path.to_owned()).collect();
@@ -22,7 +25,7 @@ fn every_parsed_field_is_described() {
 
 #[test]
 fn every_runnable_kind_is_described() {
-    let described: Vec<&str> = FORMS.iter().flat_map(|form| form.kinds).copied().collect();
+    let described: Vec<&str> = written().flat_map(|form| form.kinds).copied().collect();
     let run = crate::experiment::kinds();
     assert_eq!(described.iter().collect::<BTreeSet<_>>(), run.iter().collect());
 }
@@ -50,7 +53,7 @@ fn value(text: &str) -> Option<Value> {
 fn with(written: &Written, field: &Field, value: &Value) -> Vec<Result<(), ScenarioError>> {
     let put = |example: &&str| {
         let mut table = Value::Table(toml::from_str(example).unwrap());
-        super::super::sweep::put_at(&mut table, field.path, value).unwrap();
+        scenario::put_at(&mut table, field.path, value).unwrap();
         let text = toml::to_string(&table).unwrap();
         (written.check)(Source::new(Path::new("x.toml"), &text, policies::NAMES))
     };
@@ -60,7 +63,7 @@ fn with(written: &Written, field: &Field, value: &Value) -> Vec<Result<(), Scena
 #[test]
 fn every_default_of_the_reference_is_accepted() {
     let mut count = 0;
-    for written in FORMS {
+    for written in written() {
         for field in written.form().fields {
             let Some(value) = field.default.as_deref().and_then(value) else { continue };
             // `run.refine`, for example, has no meaning with some kinds.
@@ -76,7 +79,7 @@ fn every_default_of_the_reference_is_accepted() {
 #[test]
 fn values_outside_a_range_of_the_reference_are_refused() {
     let mut count = 0;
-    for written in FORMS {
+    for written in written() {
         for field in written.form().fields {
             let Some((least, most)) = field.range.split_once(" to ") else { continue };
             let (Ok(least), Ok(most)) = (least.parse::<f64>(), most.parse::<f64>()) else {

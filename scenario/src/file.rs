@@ -149,7 +149,7 @@ pub(super) struct RawChaos {
 }
 
 /// Parses `text` into its fields.
-pub(crate) fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, ScenarioError> {
+pub fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, ScenarioError> {
     let refuse = |error: &toml::de::Error, field: String| {
         let line = error.span().map_or(1, |span| line_of(text, span.start));
         let message = error.message();

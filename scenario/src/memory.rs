@@ -9,9 +9,7 @@ use wave_memory::{policies, serve};
 
 use super::check::Source;
 use super::error::ScenarioError;
-use super::{defaults, file};
-use crate::memory::size;
-use crate::memory::swap::SwapOn;
+use super::{SwapOn, defaults, file, size};
 
 /// A checked experiment on memory.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -6,9 +6,9 @@ use wave_links::costs::Costs;
 use wave_sched::policies;
 
 use super::{ScenarioError, Source};
-use crate::scenario::defaults;
-use crate::scenario::file::{RawHost, RawKind, RawPlacement, RawQueue, RawVariant};
-use crate::scenario::model::{
+use crate::defaults;
+use crate::file::{RawHost, RawKind, RawPlacement, RawQueue, RawVariant};
+use crate::model::{
     Agent, Home, Host, Kind, Link, Mapping, Placement, Queue, Scheduler, Transport, Variant,
 };
 

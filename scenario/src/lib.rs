@@ -2,21 +2,28 @@
 //!
 //! A scenario is TOML. [`parse`] and its siblings refuse unknown fields and values (with the file, the line, the field and what
 //! is allowed there), fill in [`defaults`] and check that the whole makes sense. Their results need no further checks by the
-//! code that runs them. This module knows nothing of how a scenario is run; [`crate::experiment`] has the list of kinds.
+//! code that runs them. This crate knows nothing of how a scenario is run; `experiment` in `wave-experiments` has the list of kinds.
+#![forbid(unsafe_code)]
+// Only the project's own programs use this crate, and its documentation is built with private items.
+#![allow(rustdoc::private_intra_doc_links)]
+#![allow(missing_docs, reason = "a part of the programs, not a library for users")]
 
 mod check;
 pub mod defaults;
-pub(crate) mod error;
-pub(crate) mod file;
+pub mod error;
+pub mod file;
 mod memory;
 mod model;
 pub mod reference;
 mod rpc;
+pub mod size;
+mod swap;
 mod sweep;
 mod udp;
 mod udp_feedback;
 mod udp_preemption;
 
+pub use check::{Bound, Source};
 pub use error::ScenarioError;
 pub use memory::{CachedWorkload, Managed, Memory, parse as parse_memory};
 pub use model::{
@@ -24,8 +31,8 @@ pub use model::{
     Operation, Placement, Queue, Run, Scenario, Scheduler, Threads, Transport, Variant, Workload,
 };
 pub use rpc::{Rpc, RpcPlacement, RpcWorkload, Stack, parse as parse_rpc};
-pub(crate) use sweep::refuse_sweep;
-pub use sweep::{Sweep, SweepAxis, parse_sweep};
+pub use swap::SwapOn;
+pub use sweep::{Expansion, Sweep, SweepAxis, parse_sweep, put_at, refuse_sweep};
 pub use udp::{Udp, parse as parse_udp};
 pub use udp_feedback::{UdpFeedback, parse as parse_udp_feedback};
 pub use udp_preemption::{UdpPreemption, parse as parse_udp_preemption};
@@ -33,10 +40,10 @@ pub use udp_preemption::{UdpPreemption, parse as parse_udp_preemption};
 use std::path::Path;
 
 /// Kinds of scenarios that schedule requests.
-pub(crate) const REQUEST_KINDS: &[&str] = &["load", "ladder", "crash", "enclaves", "chaos"];
+pub const REQUEST_KINDS: &[&str] = &["load", "ladder", "crash", "enclaves", "chaos"];
 
 /// Whether the text is a scenario whose variants and loads are points of their own in a sweep.
-pub(crate) fn has_points(text: &str) -> bool {
+pub fn has_points(text: &str) -> bool {
     let kind = named_kind(text);
     kind.is_some_and(|kind| matches!(kind.get_ref().as_str(), Some("load" | "ladder")))
 }
@@ -54,11 +61,7 @@ fn named_kind(text: &str) -> Option<toml::Spanned<toml::Value>> {
 /// The kind of the scenario: one of those `known`. None if the text is not TOML.
 ///
 /// It is checked before all else, because the other fields depend on it.
-pub(crate) fn kind_of(
-    path: &Path,
-    text: &str,
-    known: &[&str],
-) -> Result<Option<String>, ScenarioError> {
+pub fn kind_of(path: &Path, text: &str, known: &[&str]) -> Result<Option<String>, ScenarioError> {
     let all = || known.iter().map(|kind| format!("`{kind}`")).collect::<Vec<_>>().join(", ");
     let Some(kind) = named_kind(text) else {
         let Ok(table) = toml::from_str::<toml::Table>(text) else { return Ok(None) };

@@ -11,7 +11,7 @@ use serde::de::{
 
 /// Type of a field's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub enum Shape {
     Table,
     Text,
     Flag,
@@ -24,14 +24,14 @@ pub(super) enum Shape {
 
 /// A field as read by a type.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Traced {
+pub struct Traced {
     pub shape: Shape,
     /// Whether its table is refused without the field.
     pub required: bool,
 }
 
 /// The fields that `T` reads, by paths such as `variant.cores`; fields of a list of tables have the list's path as a prefix.
-pub(super) fn fields<T: DeserializeOwned>() -> BTreeMap<String, Traced> {
+pub fn fields<T: DeserializeOwned>() -> BTreeMap<String, Traced> {
     let read = |left_out: Option<&str>| {
         let found = RefCell::default();
         let tracer = Tracer { found: &found, path: String::new(), left_out };

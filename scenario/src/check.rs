@@ -25,7 +25,7 @@ pub(super) use variants::{GHZ_MAX, GHZ_MIN, link};
 
 /// Source of the fields, and the known names of policies.
 #[derive(Clone, Copy)]
-pub(super) struct Source<'a> {
+pub struct Source<'a> {
     pub path: &'a Path,
     pub text: &'a str,
     pub policies: &'a [&'a str],
@@ -34,7 +34,7 @@ pub(super) struct Source<'a> {
 }
 
 /// Default and range of a field, as [`Source::within`] enforces them.
-pub(super) struct Bound {
+pub struct Bound {
     pub field: String,
     pub default: String,
     pub least: String,
@@ -42,7 +42,7 @@ pub(super) struct Bound {
 }
 
 impl<'a> Source<'a> {
-    pub(super) fn new(path: &'a Path, text: &'a str, policies: &'a [&'a str]) -> Self {
+    pub fn new(path: &'a Path, text: &'a str, policies: &'a [&'a str]) -> Self {
         Source { path, text, policies, bounds: None }
     }
 }
