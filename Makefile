@@ -21,10 +21,13 @@ setup:
 	@sh xtask/setup.sh
 
 build: setup
-	@echo "building $(WAVE), optimized: about eight minutes of CPU time the first time"
+	@echo "building $(WAVE), optimized: about seven minutes of CPU time the first time"
 	cargo build --release --locked --package wave --package wave-preload
 
-demo: build
+# The library of wave-preload is for `wave tcp run` only.
+demo: setup
+	@echo "building $(WAVE), optimized: about seven minutes of CPU time the first time"
+	cargo build --release --locked --package wave
 	@$(WAVE) run scenarios/rocksdb-fifo.toml
 	@echo; echo "demo: beside it, the paper's ladder of optimizations, simulated in virtual time:"; echo
 	@$(WAVE) run scenarios/ladder.toml --host sim --out out/simulated
