@@ -117,13 +117,16 @@ fn report_shows_the_share_of_interference_in_a_recording() {
     let output = wave(&arguments, directory.path());
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}", errors(&output));
+    // The text has the first notes, and the page has all of them.
+    let page = std::fs::read_to_string(directory.path().join("out/one.sim/report.html")).unwrap();
+    assert!(text.contains("The report has 2 more notes."), "{text}");
     for words in [
         "not recorded used 1.20 ms of CPU time",
         "30.0% of the CPUs' time",
         "1 of 3 runs were woken by something that was not recorded",
         "after 0.50 ms in all",
     ] {
-        assert!(text.contains(words), "{words}: {text}");
+        assert!(page.contains(words), "{words}: {page}");
     }
 }
 

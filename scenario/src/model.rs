@@ -99,7 +99,7 @@ pub struct Run {
     pub refine: u32,
     /// An additional comparison of all variants at one load; only with [`Kind::Load`].
     pub compare: Option<Compare>,
-    /// Whether each offloaded variant also runs with one more core, if another variant is on-host; only with [`Kind::Load`].
+    /// Whether each offloaded variant also runs with as many cores as the on-host variant, its agent's included, if they differ; only with [`Kind::Load`].
     #[serde(skip_serializing_if = "is_default")]
     pub equal_cores: bool,
 }
