@@ -30,44 +30,26 @@ struct Picture {
     sources: &'static [&'static str],
 }
 
-const PICTURES: &[Picture] = &[
-    Picture {
-        name: "rocksdb-fifo",
-        run: &["run", "scenarios/rocksdb-fifo.toml"],
-        plot: "throughput-latency.svg",
-        has_table: true,
-        sources: &[
-            "scenarios/rocksdb-fifo.toml",
-            "compare/src",
-            "experiments/src/run/rounds.rs",
-            "experiments/src/run/rounds",
-            "experiments/src/run/session.rs",
-            "experiments/src/run/point.rs",
-            "experiments/src/run/seating.rs",
-            "report/src/paired.rs",
-            "report/src/plot/rounds.rs",
-            "workloads/src/generator.rs",
-            "workloads/src/recorder.rs",
-            "workloads/src/linux_threads.rs",
-        ],
-    },
-    Picture {
-        name: "ladder",
-        run: &["run", "scenarios/ladder.toml"],
-        plot: "ladder.svg",
-        has_table: false,
-        sources: &[
-            "scenarios/ladder.toml",
-            "experiments/src/run/ladder.rs",
-            "experiments/src/run/session.rs",
-            "experiments/src/run/point.rs",
-            "experiments/src/run/verdict.rs",
-            "experiments/src/run/seating.rs",
-            "workloads/src/generator.rs",
-            "workloads/src/recorder.rs",
-        ],
-    },
-];
+const PICTURES: &[Picture] = &[Picture {
+    name: "rocksdb-fifo",
+    run: &["run", "scenarios/rocksdb-fifo.toml"],
+    plot: "throughput-latency.svg",
+    has_table: true,
+    sources: &[
+        "scenarios/rocksdb-fifo.toml",
+        "compare/src",
+        "experiments/src/run/rounds.rs",
+        "experiments/src/run/rounds",
+        "experiments/src/run/session.rs",
+        "experiments/src/run/point.rs",
+        "experiments/src/run/seating.rs",
+        "report/src/paired.rs",
+        "report/src/plot/rounds.rs",
+        "workloads/src/generator.rs",
+        "workloads/src/recorder.rs",
+        "workloads/src/linux_threads.rs",
+    ],
+}];
 
 pub fn main(names: &[String]) -> ExitCode {
     let is_meant =
@@ -81,7 +63,7 @@ pub fn main(names: &[String]) -> ExitCode {
         );
         return ExitCode::from(2);
     }
-    let wave = match cargo::built("wave", &["build", "--release"]) {
+    let wave = match cargo::built("wave", &["build", "--profile", "demo"]) {
         Ok(wave) => wave,
         Err(error) => {
             eprintln!("pictures: {error}");
