@@ -7,7 +7,7 @@ WAVE = target/release/wave
 
 help:
 	@echo "make demo    RocksDB under an agent in another process: a table and a report, a minute after the build"
-	@echo "make build   target/release/wave, and the library of wave tcp run"
+	@echo "make build   target/release/wave, and the preloaded library for wave tcp run"
 	@echo "make test    every test, also those in a virtual machine that has sched_ext"
 	@echo "make lint    formatting, clippy, documentation, the project's own rules"
 	@echo "make fit     the model of the paper's machine, derived again from what the paper prints"
@@ -33,7 +33,7 @@ demo: setup
 	@$(WAVE) run scenarios/rocksdb-fifo.toml
 	@echo; echo "demo: beside it, the paper's ladder of optimizations, simulated in virtual time:"; echo
 	@$(WAVE) run scenarios/ladder.toml --host sim --out out/simulated
-	@echo "demo: the binary is $(WAVE); \`make build\` builds the one to use"
+	@echo "demo: the binary is $(WAVE); \`make build\` builds the fully optimized one"
 
 # Tests that this machine cannot run are noted in a file, which is printed at the end.
 test: export WAVE_LEFT_OUT = $(CURDIR)/target/left-out.txt

@@ -171,7 +171,9 @@ fn rocksdb_fifo_natively() {
         assert!(shown.unwrap().contains("on-host agent"), "{file}");
     }
     // What it says depends on the machine.
-    assert!(conclusion.contains(" GET p99 of ") && conclusion.ends_with('.'), "{conclusion}");
+    let is_busy = conclusion.starts_with("Other processes used ");
+    assert!(is_busy || conclusion.contains(" GET p99 of "), "{conclusion}");
+    assert!(conclusion.ends_with('.'), "{conclusion}");
 }
 
 #[test]

@@ -2,8 +2,8 @@
 //!
 //! What disturbs a shared machine comes and goes within seconds, so two rows are compared only within a round, in which they run
 //! one after the other. In each round every row runs once, in an [`order`] drawn from the run's seed; nothing is repeated or left
-//! out because of how a row fared. The verdict on two rows is the median over rounds of the ratio within a round ([`Estimate`]),
-//! and an order is claimed only if the figures of all samples pooled do not speak against it ([`Pair`], [`Pool`]). [`Spread`] shows what a median
+//! out because of how a row fared. The estimate for two rows is the median over rounds of the ratio within a round ([`Estimate`]),
+//! and an order is claimed unless the shares of slow samples speak against it ([`Pair`], [`Pool`]). [`Spread`] shows what a median
 //! hides. [`curve`] turns latencies under several loads into the load that a row serves at a given latency.
 
 #![forbid(unsafe_code)]

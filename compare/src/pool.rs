@@ -1,6 +1,6 @@
-//! All samples of a row, which resampled rounds are drawn from.
+//! All samples of a row by round, for figures of resampled rounds.
 
-/// The samples of a row, by round. The figures of drawn rounds cost as much as the slowest samples that they have.
+/// The samples of a row, by round, the slowest first: a high quantile reads few of them.
 #[derive(Clone, Debug, Default)]
 pub struct Pool {
     /// Values with their counts and rounds, the greatest first.

@@ -44,7 +44,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// A figure of resampled rounds, of which there are `rounds`. `None` without rounds.
+    /// The figure of all `rounds` rounds, with an interval from resampled ones. `None` without rounds.
     pub fn resampled(rounds: usize, seed: u64, figure: impl Fn(&[usize]) -> f64) -> Option<Self> {
         let all: Vec<usize> = (0..rounds).collect();
         let (low, high) = resampled(rounds, seed, &figure)?;
@@ -67,7 +67,7 @@ impl Interval {
 pub enum Verdict {
     /// The first row's figure is less.
     Lower,
-    /// The figures differ by less than [`EQUAL`].
+    /// The interval of the ratio lies within `1 / EQUAL` and [`EQUAL`].
     Equal,
     /// The first row's figure is greater.
     Higher,
@@ -91,13 +91,13 @@ pub struct Pair {
     pub ratio: Interval,
     /// The same of the figures of all samples pooled.
     pub pooled: f64,
-    /// How many more of the first row's samples are slow than of the second's, as a difference of shares. Slow samples are those
-    /// above the figure of both rows' samples together. A row's own rare stalls are among them, which a median hides.
+    /// The share of slow samples in the first row minus that in the second. Slow samples are those above the figure of both rows' samples together. A row's own rare stalls are among them, which a median hides.
     pub slow: Interval,
 }
 
 impl Pair {
-    /// Compares the values below which `share` of the samples of a round lie. `None` for fewer than six rounds.
+    /// Compares the values below which `share` of the samples of a round lie; `seed` is of the resampling. `None` for fewer than six
+    /// rounds.
     ///
     /// # Panics
     /// If the rows have different numbers of rounds.

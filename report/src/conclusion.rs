@@ -161,7 +161,7 @@ fn crash(extra: &Value) -> Option<String> {
     let (lost, doubled) = (count("requests_lost")?, count("requests_doubled")?);
     let ms = |name: &str| extra[name].as_f64().map_or_else(|| "-".to_owned(), short);
     Some(format!(
-        "{} of agents lost {lost} and repeated {doubled} of {}; the host decided on its own after {} ms at most, and the next agent after {} ms.",
+        "{} of agents lost {lost} of {} and ran {doubled} twice; the host decided on its own after {} ms at most, and the next agent after at most {} ms.",
         counted(crashes, "crash"),
         counted(done + lost, "request"),
         ms("fallback_ms_max"),
@@ -260,7 +260,7 @@ mod tests {
             "fallback_ms_max": 21.5, "takeover_ms_max": 40.0,
         });
         let sentence = of(&result).unwrap();
-        let expected = "12 crashes of agents lost 10 and repeated 0 of 1000 requests; the host decided on its own after 21.5 ms at most";
+        let expected = "12 crashes of agents lost 10 of 1000 requests and ran 0 twice; the host decided on its own after 21.5 ms at most";
         assert!(sentence.starts_with(expected), "{sentence}");
     }
 }

@@ -55,7 +55,7 @@ pub struct Paired {
     pub rows: Vec<PairedRow>,
     /// Each variant against the next one, at each load.
     pub orders: Vec<PairedOrder>,
-    /// Share of `orders` in which something is claimed.
+    /// Share of `orders` with a verdict.
     pub claimed_share: f64,
     /// Name of the variant that `shares` compare with.
     pub reference: String,

@@ -82,7 +82,7 @@ pub fn orders(paired: &Paired) -> Table {
         "95% interval",
         "of all samples",
         "more slow samples",
-        "order",
+        "verdict",
     ];
     let row = |order: &PairedOrder| {
         vec![
@@ -98,7 +98,7 @@ pub fn orders(paired: &Paired) -> Table {
                 order.more_slow_low * 1e2,
                 order.more_slow_high * 1e2
             ),
-            order.claimed.clone().unwrap_or_else(|| "none claimed".to_owned()),
+            order.claimed.clone().unwrap_or_else(|| "none".to_owned()),
         ]
     };
     Table { head, rows: paired.orders.iter().map(row).collect() }
@@ -114,9 +114,9 @@ pub fn notes(paired: &Paired) -> [String; 3] {
             paired.rounds
         ),
         format!(
-            "Claimed of neighbouring variants: {claimed} of {} orders. An order is claimed where the 95% interval of the ratio within \
-             a round excludes 1, and \"equal\" where it lies within 0.87 and 1.15; nothing where the slow samples (above the p99 of both) \
-             speak against it.",
+            "Verdicts on neighbouring variants: {claimed} of {}. \"lower\" or \"higher\": the 95% interval of the ratio within a round \
+             excludes 1. \"equal\": it lies within 0.87 and 1.15. None where the slow samples (above the p99 of both variants together) \
+             speak against it, or other processes kept the machine busy.",
             paired.orders.len()
         ),
         format!(

@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use crate::cargo;
 
-pub const USAGE: &str = "usage: cargo xtask pictures [NAME...]      run the experiments of these pictures (all) on this machine, which \
-                         should do nothing else, and put them into the documentation";
+pub const USAGE: &str = "usage: cargo xtask pictures [NAME...]      rerun these pictures' experiments (all) on this machine, which should \
+                         do nothing else, and update the documentation";
 
 /// The document with the experiments' tables.
 const DOCUMENT: &str = "docs/figures.md";
@@ -58,7 +58,7 @@ pub fn main(names: &[String]) -> ExitCode {
     {
         let known: Vec<&str> = PICTURES.iter().map(|picture| picture.name).collect();
         eprintln!(
-            "pictures: there is no picture {unknown}; known are {}\n{USAGE}",
+            "pictures: unknown picture {unknown}; expected one of {}\n{USAGE}",
             known.join(", ")
         );
         return ExitCode::from(2);

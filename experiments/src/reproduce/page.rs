@@ -195,8 +195,8 @@ fn meaning(kind: Kind) -> &'static str {
              have come out otherwise."
         }
         Kind::Compatible => {
-            "It follows as a predicted one does, and the printed figure is inside of its interval, which is wider than half of the effect \
-             or unknown, so it foretells little. A row of a model whose printed figure is outside is called missed, however it was made."
+            "It follows as a predicted one does, and either its interval is wider than half of the effect and contains the printed \
+             figure, or it has none, so it foretells little. A row of a model whose printed figure is outside is called missed, however it was made."
         }
         Kind::Measured => "It was measured on this machine, without a model.",
         Kind::Extrapolated => "It follows from measured figures by a rule that is not tested here.",

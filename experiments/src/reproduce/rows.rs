@@ -28,7 +28,7 @@ pub enum Kind {
     Fitted,
     /// It follows from parameters that were fitted to other figures.
     Predicted,
-    /// As predicted, but its interval is wider than half of the effect, or unknown. The printed figure is inside, or near.
+    /// As predicted, but its interval is wider than half of the effect and contains the printed figure, or it has none.
     Compatible,
     /// It was measured on this machine.
     Measured,
@@ -149,7 +149,7 @@ fn row(printed: Printed, fit: &Fit, intervals: &Intervals, by_seed: &[ByName<'_>
         {
             Kind::Compatible
         }
-        // Its interval is not known.
+        // Outside of its interval, a row is not compatible.
         (Kind::Compatible, ..) if inside == Some(false) => Kind::Predicted,
         (kind, ..) => kind,
     };

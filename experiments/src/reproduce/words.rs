@@ -98,7 +98,7 @@ pub fn missed(rows: &[Row]) -> String {
     match missed.len() {
         0 => String::new(),
         count => format!(
-            "Missed: {count} of {} rows of a model: {}.",
+            "Missed: {count} of {} modelled rows: {}.",
             rows.iter().filter(modelled).count(),
             missed.join(", ")
         ),
@@ -196,7 +196,7 @@ mod tests {
         rows[2].kind = Kind::Assumed;
         assert_eq!(missed(&rows), "");
         (rows[1].is_missed, rows[1].id) = (true, "fig4a-far".to_owned());
-        assert_eq!(missed(&rows), "Missed: 1 of 2 rows of a model: fig4a-far.");
+        assert_eq!(missed(&rows), "Missed: 1 of 2 modelled rows: fig4a-far.");
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod known;
 use serde::{Deserialize, Serialize};
 
 use super::load::Row;
+use super::neighbours::Neighbours;
 use super::point::Outcome;
 use super::preemptions::Preempted;
 use super::session::{Session, variant_found};
@@ -50,6 +51,7 @@ pub(super) fn run<'a>(
     rounds: u32,
 ) -> Result<Found, Failure> {
     let started = std::time::Instant::now();
+    let neighbours = Neighbours::now();
     let start = |row| Alive::start(ground, row, loads);
     let mut alive: Vec<_> = rows.iter().map(start).collect::<Result<_, Failure>>()?;
     let seed = ground.scenario.run.seed;
@@ -90,7 +92,10 @@ pub(super) fn run<'a>(
         found.variants.push(result);
         of_rows.push(loads);
     }
-    found.paired = conclusion::of(&found.variants, &of_rows, &limits.class, seed);
+    // All agents have ended, and are counted as this process's.
+    let others = neighbours.zip(Neighbours::now()).map(|(before, now)| now.cpus_since(&before));
+    let machine = conclusion::Machine { cpus: ground.cpus.len(), others: others.unwrap_or(0.0) };
+    found.paired = conclusion::of(&found.variants, &of_rows, &limits.class, machine, seed);
     let run = &ground.scenario.run;
     found.facts.push((
         format!("{rounds} rounds: every row runs each load once, in random order"),

@@ -1,7 +1,7 @@
 //! Disturbances: CPU time that something outside of the modelled host takes from its contexts.
 //!
-//! A context that has lost its CPU goes on once the disturbance is over. A step of work that it has begun ends then at the earliest, so a
-//! disturbance costs it at most its length, and less by what was left of that step: microseconds.
+//! A context that has lost its CPU goes on once the disturbance is over. A step of work in progress completes meanwhile, so the context
+//! loses the disturbance's length less the rest of that step: microseconds.
 
 use wave_core::clock::Nanos;
 
@@ -20,11 +20,11 @@ pub enum Stops {
 /// A time for which contexts have no CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Disturbance {
-    /// Its begin, on the world's clock.
+    /// Its start, on the world's clock.
     pub at: Nanos,
     /// Its length.
     pub lasts: Nanos,
-    /// Whom it stops.
+    /// The contexts that it stops.
     pub stops: Stops,
 }
 

@@ -13,11 +13,31 @@ use super::AtLoad;
 /// The share of samples below the figure that is compared.
 const P99: f64 = 0.99;
 
+/// Share of the machine's CPUs that other processes may use. Beyond that hardly a round is undisturbed, and rows are compared beside
+/// these processes: a row whose threads share a CPU loses more to them than it would lose to rows on a quiet machine.
+const OTHERS_SHARE_MAX: f64 = 0.25;
+
+/// The machine during the rounds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Machine {
+    pub cpus: usize,
+    /// CPUs that other processes used, on average.
+    pub others: f64,
+}
+
+impl Machine {
+    /// Whether nothing can be said of the rows on a quiet machine.
+    fn is_busy(self) -> bool {
+        self.others > OTHERS_SHARE_MAX * self.cpus as f64
+    }
+}
+
 /// The conclusion from the trials of each row; `class` is the class of requests whose p99 is compared. `None` without trials.
 pub(super) fn of(
     variants: &[VariantResult],
     rows: &[Vec<AtLoad>],
     class: &str,
+    machine: Machine,
     seed: u64,
 ) -> Option<Paired> {
     let counts = rows.iter().flatten().map(|load| load.trials.len());
@@ -28,7 +48,10 @@ pub(super) fn of(
         .map(|(variant, loads)| Curve::of(variant, loads, class, rounds))
         .collect();
     let reference = reference(variants);
-    let orders = orders(variants, &curves, seed);
+    let mut orders = orders(variants, &curves, seed);
+    if machine.is_busy() {
+        orders.iter_mut().for_each(|order| order.claimed = None);
+    }
     let claimed = orders.iter().filter(|order| order.claimed.is_some()).count();
     let Shares { limit_ns, reference_per_second, shares } =
         shares(variants, &curves, reference, rounds, seed);
@@ -38,12 +61,18 @@ pub(super) fn of(
         rows: curves.iter().map(|curve| curve.row.clone()).collect(),
         claimed_share: claimed as f64 / orders.len().max(1) as f64,
         orders,
-        conclusion: conclusion(
-            &variants[reference].name,
-            reference_per_second,
-            &format!("{class} p99 of {} us", micros(limit_ns as u64)),
-            &shares,
-        ),
+        conclusion: match machine.is_busy() {
+            true => format!(
+                "Other processes used {:.1} of {} CPUs, so this run says nothing of the variants on a quiet machine.",
+                machine.others, machine.cpus
+            ),
+            false => conclusion(
+                &variants[reference].name,
+                reference_per_second,
+                &format!("{class} p99 of {} us", micros(limit_ns as u64)),
+                &shares,
+            ),
+        },
         reference_per_second,
         reference: variants[reference].name.clone(),
         limit_ns,
@@ -290,6 +319,13 @@ mod tests {
         assert!((with(5) - 995.0).abs() < 2.0, "{}", with(5));
         assert_eq!(with(20), LATENCY_MAX_NS as f64 / 1e3);
         assert_eq!(samples(&failed_point(1.0), "GET"), [(LATENCY_MAX_NS as f64, 1)]);
+    }
+
+    #[test]
+    fn machine_is_busy_if_others_use_more_than_a_quarter_of_it() {
+        assert!(!Machine { cpus: 2, others: 0.5 }.is_busy());
+        assert!(Machine { cpus: 2, others: 0.6 }.is_busy());
+        assert!(!Machine { cpus: 16, others: 2.0 }.is_busy());
     }
 
     fn share(name: &str, [ratio, low, high, pooled_ratio]: [f64; 4]) -> ServedShare {

@@ -28,7 +28,7 @@ const ROUNDS: usize = 50;
 /// The trial of the old rule: 1.3 s after a warm-up.
 const LONG: Nanos = Nanos(1_315_000_000);
 const STALL: Nanos = Nanos(2_000_000);
-/// Disturbances shorter than this were no stalls.
+/// The shortest disturbance that the old rule calls a stall.
 const NOTICED: Nanos = Nanos(200_000);
 const P99: f64 = 0.99;
 

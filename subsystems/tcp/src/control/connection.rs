@@ -77,7 +77,7 @@ pub(super) struct Connection {
     pub socket: u32,
     /// The listener of its process whose program has not accepted it yet.
     pub listener: Option<u32>,
-    /// Its place in the order of arrival, by which listeners' programs accept.
+    /// Its arrival number: listeners' programs accept in this order.
     pub arrived: NonZeroU64,
     pub round_trip: RoundTrip,
     pub congestion: Congestion,

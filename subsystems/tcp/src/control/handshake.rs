@@ -91,7 +91,7 @@ pub(super) struct Handshake {
     /// The acknowledgement of our SYN measures no round trip: the SYN was sent again without a timeout (Karn's rule), or was a
     /// cookie.
     is_repeated: bool,
-    /// Once the peer has acknowledged our SYN, and a listener's slot is missing: the connection's place in the order of arrival.
+    /// Once the peer has acknowledged our SYN, and a listener's slot is missing: the connection's arrival number.
     /// `window` and the timestamps are those of its last segment.
     arrived: Option<NonZeroU64>,
 }

@@ -207,7 +207,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// Gives a slot of a listener to the oldest handshake that waits for one: of this listener, or of another one at its port.
+    /// Gives a slot of a listener to the oldest handshake that waits for one: of this listener in any process, otherwise of another one
+    /// at its port.
     /// Returns false if there is none, or no room.
     fn open_next(&mut self, now: Nanos, at: usize) -> bool {
         let Listener { local, context, sharing, .. } = self.listeners[at];
@@ -218,7 +219,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             if !may_have || one.acknowledged == 0 {
                 continue;
             }
-            // One queue with other processes' places for the same listener. Other listeners' queues come after it.
+            // Processes that share a listener have one queue. Queues of other listeners come second.
             let is_other = other != at && !has_secret(sharing, one);
             if let Some(arrived) = self.first_waiting(other) {
                 let key = (is_other, arrived, other);

@@ -246,7 +246,7 @@ pub struct Stack<F, D> {
     /// Handshakes offer and answer timestamps (RFC 7323).
     has_timestamps: bool,
     listeners: Vec<Listener>,
-    /// The last place in the order in which connections arrive at listeners.
+    /// The last arrival number given to a listener's connection.
     arrivals: NonZeroU64,
     /// Counter for choosing in turn among listeners that share a port.
     turn: usize,

@@ -50,7 +50,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         waiting.make_contiguous().sort_by_key(arrived);
     }
 
-    /// When the oldest handshake in a listener's queue has arrived. Forgets those before it that are over.
+    /// Arrival number of the first handshake in a listener's queue. Drops those before it that are over.
     pub(in crate::control) fn first_waiting(&mut self, at: usize) -> Option<NonZeroU64> {
         loop {
             let id = *self.listeners[at].waiting.front()?;
