@@ -56,6 +56,7 @@ fn ways() -> Vec<(&'static str, Way)> {
     vec![
         ("make demo", Not("it builds in release mode, and runs for a minute")),
         ("make test", Not("this test is a part of it")),
+        ("make build", Not("it builds in release mode")),
         ("export PATH=$PWD/target/release:$PATH", Not("the test has set it")),
         ("sudo $(which wave)", Not("a way to write it, not a command")),
         ("wave doctor", Ends),

@@ -228,7 +228,11 @@ static void close_variable(int at) {
 static void await_events(int fd, int wanted) {
 	struct pollfd one = {.fd = fd, .events = POLLIN | POLLRDHUP};
 	if (wanted & POLLOUT) one.events |= POLLOUT;
-	for (int first = 1; first || (one.revents & wanted) != wanted; first = 0) {
+	/* While a reset arrives, Linux shows POLLHUP a moment before POLLRDHUP. */
+	int is_reset = POLLERR | POLLHUP, looks = 0;
+	for (int first = 1; first || (one.revents & wanted) != wanted ||
+			    ((one.revents & (is_reset | POLLRDHUP)) == is_reset && looks++ < 50);
+	     first = 0) {
 		if (!first) usleep(200);
 		result(poll(&one, 1, wanted ? -1 : 0));
 		saw[0] = 0;
