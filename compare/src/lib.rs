@@ -13,7 +13,6 @@ mod estimate;
 mod pool;
 mod rows;
 
-use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64;
 
@@ -26,27 +25,6 @@ pub fn order(seed: u64, round: u64, rows: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..rows).collect();
     order.shuffle(&mut Pcg64::new(u128::from(seed), u128::from(round)));
     order
-}
-
-/// Resamples rounds: the ends of the interval of `figure`, which is given rounds drawn with repetition. Rounds with equal
-/// numbers are the same for all rows, so that the pairing is kept. `None` without rounds.
-pub fn resampled(rounds: usize, seed: u64, figure: impl Fn(&[usize]) -> f64) -> Option<(f64, f64)> {
-    use rand::Rng;
-
-    const DRAWS: usize = 1_000;
-    if rounds == 0 {
-        return None;
-    }
-    let mut random = Pcg64::seed_from_u64(seed);
-    let mut figures: Vec<f64> = (0..DRAWS)
-        .map(|_| {
-            let drawn: Vec<usize> = (0..rounds).map(|_| random.random_range(0..rounds)).collect();
-            figure(&drawn)
-        })
-        .collect();
-    figures.sort_by(f64::total_cmp);
-    let tail = ((1.0 - CONFIDENCE) / 2.0 * DRAWS as f64) as usize;
-    Some((figures[tail], figures[DRAWS - 1 - tail]))
 }
 
 #[cfg(test)]
@@ -69,8 +47,9 @@ mod tests {
     fn resampled_mean_has_the_interval_of_the_normal_distribution() {
         // Mean 49.5, standard deviation of the mean 2.89.
         let mean = |drawn: &[usize]| drawn.iter().sum::<usize>() as f64 / drawn.len() as f64;
-        let (low, high) = resampled(100, 1, mean).unwrap();
+        let Interval { value, low, high } = Interval::resampled(100, 1, mean).unwrap();
+        assert_eq!(value, 49.5);
         assert!((low - 43.8).abs() < 1.0 && (high - 55.2).abs() < 1.0, "{low} to {high}");
-        assert_eq!(resampled(0, 1, mean), None);
+        assert_eq!(Interval::resampled(0, 1, mean), None);
     }
 }

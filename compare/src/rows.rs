@@ -1,7 +1,10 @@
 //! One row over all rounds, and two rows against each other.
 
-use crate::estimate::{Estimate, median, quantile};
-use crate::{Pool, resampled};
+use rand::{Rng, SeedableRng};
+use rand_pcg::Pcg64;
+
+use crate::Pool;
+use crate::estimate::{CONFIDENCE, Estimate, median, quantile};
 
 /// A row's figure over rounds, where lower is better.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,19 +47,28 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// The figure of all `rounds` rounds, with an interval from resampled ones. `None` without rounds.
+    /// The figure of all `rounds` rounds, with an interval from rounds drawn with repetition. `figure` is given the numbers of the
+    /// drawn rounds, the same ones for all rows, so that the pairing is kept. `None` without rounds.
     pub fn resampled(rounds: usize, seed: u64, figure: impl Fn(&[usize]) -> f64) -> Option<Self> {
+        const DRAWS: usize = 1_000;
+        if rounds == 0 {
+            return None;
+        }
+        let mut random = Pcg64::seed_from_u64(seed);
+        let mut draw = || (0..rounds).map(|_| random.random_range(0..rounds)).collect::<Vec<_>>();
+        let mut figures: Vec<f64> = (0..DRAWS).map(|_| figure(&draw())).collect();
+        figures.sort_by(f64::total_cmp);
+        let tail = ((1.0 - CONFIDENCE) / 2.0 * DRAWS as f64) as usize;
         let all: Vec<usize> = (0..rounds).collect();
-        let (low, high) = resampled(rounds, seed, &figure)?;
-        Some(Self { value: figure(&all), low, high })
+        Some(Self { value: figure(&all), low: figures[tail], high: figures[DRAWS - 1 - tail] })
     }
 
-    /// Whether the figure is practically 1.
+    /// Whether the interval lies within `1 / EQUAL` and [`EQUAL`].
     pub fn is_equal(&self) -> bool {
         self.low >= 1.0 / EQUAL && self.high <= EQUAL
     }
 
-    /// Whether it may be 1.
+    /// Whether the interval contains 1.
     pub fn has_one(&self) -> bool {
         self.low <= 1.0 && self.high >= 1.0
     }
@@ -91,7 +103,8 @@ pub struct Pair {
     pub ratio: Interval,
     /// The same of the figures of all samples pooled.
     pub pooled: f64,
-    /// The share of slow samples in the first row minus that in the second. Slow samples are those above the figure of both rows' samples together. A row's own rare stalls are among them, which a median hides.
+    /// The share of slow samples in the first row minus that in the second. Slow samples are those above the figure of both rows'
+    /// samples together. A row's own rare stalls are among them, which a median hides.
     pub slow: Interval,
 }
 

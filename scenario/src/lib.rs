@@ -1,4 +1,4 @@
-//! The experiment file: the compared variants, their load, and their cores.
+//! Scenario files: their fields, defaults and ranges, sweeps over them, and their reference.
 //!
 //! A scenario is TOML. [`parse`] and its siblings refuse unknown fields and values (with the file, the line, the field and what
 //! is allowed there), fill in [`defaults`] and check that the whole makes sense. Their results need no further checks by the

@@ -192,7 +192,11 @@ fn write(path: &str, text: &str) -> Result<(), String> {
 
 fn git(arguments: &[&str], input: &str) -> Result<String, String> {
     let mut command = Command::new("git");
-    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+    command
+        .args(arguments)
+        .current_dir(cargo::workspace())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
     let mut git = command.spawn().map_err(|error| format!("git: {error}"))?;
     let mut stdin = git.stdin.take().expect("it is piped");
     stdin.write_all(input.as_bytes()).map_err(|error| format!("git: {error}"))?;
@@ -221,7 +225,6 @@ mod tests {
 
     #[test]
     fn hash_depends_on_every_source() {
-        std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).unwrap();
         let of = |sources| Picture { sources, ..PICTURES[0] }.hash();
         let [one, both] = [of(&["Makefile"]), of(&["Makefile", "README.md"])].map(Result::unwrap);
         assert_eq!(one.len(), 12);
@@ -229,7 +232,7 @@ mod tests {
         assert!(of(&["there/is/none"]).is_err());
         // Each source of each picture is there.
         for source in PICTURES.iter().flat_map(|picture| picture.sources) {
-            assert!(Path::new(source).exists(), "{source}");
+            assert!(cargo::workspace().join(source).exists(), "{source}");
         }
     }
 }

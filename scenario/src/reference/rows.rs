@@ -200,7 +200,7 @@ pub(super) const REQUESTS: &[Row] = &[
     row("run.compare.at", "Load as a share of that saturation."),
     row(
         "run.equal_cores",
-        "Whether each offloaded variant also runs with as many cores as the `onhost` variant, its agent's included, if they differ. Only `load`.",
+        "Whether each offloaded variant also runs with as many cores as the `onhost` variant and its agent have together, unless it has so many. Only `load`.",
     )
     .default("true"),
     row("host", "The host's side; variants may differ from it."),

@@ -18,8 +18,8 @@ use crate::run::sim::Simulated;
 use crate::scenario;
 
 const SCENARIO: &str = include_str!("../../../../scenarios/rocksdb-fifo.toml");
-/// CPU time taken from a thread that never slept, on each of the two CPUs of a shared virtual machine beside other programs: the CPU, and the
-/// begin and the length of each gap of at least 100 us, in microseconds.
+/// CPU time taken from a thread that never slept, on each of two CPUs beside a build: the CPU, and the start and the length of each gap of at
+/// least 1 ms, in microseconds.
 const RECORDED: &str = include_str!("recorded-disturbances.csv");
 const PER_SECOND: f64 = 45_000.0;
 const WARM_UP: Nanos = Nanos(15_000_000);

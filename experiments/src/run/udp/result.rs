@@ -212,7 +212,7 @@ fn conclusion(rows: &[Row]) -> String {
     let best = rows.iter().find(|row| row.at("p50") == best(rows)).unwrap_or(row);
     let last = match rows.last() {
         Some(last) if last.outstanding == best.outstanding => {
-            ", the highest number tried: more may serve more"
+            ", the most tried, so that more may be better still"
         }
         _ => "",
     };
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(
             conclusion(&rows),
             "3 outstanding requests per worker, the least within 5% of the best, serve 0.1 k/s; the best is 0.1 k/s, with 4, the \
-             highest number tried: more may serve more."
+             most tried, so that more may be better still."
         );
         let disturbed = Measured { per_second: 1e9, set_aside: Some("disturbed: x".into()) };
         rows[0] = Row::new(1, &[disturbed]);

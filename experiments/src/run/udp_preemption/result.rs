@@ -312,8 +312,8 @@ impl PreemptionResult {
         .map(number);
         match self.is_measured() {
             true => format!(
-                "With preemption the p99 of short requests is {client} times that without at the client, {front} times at the \
-                 front, and would be {ideal} times if scheduling cost nothing."
+                "Preemption multiplies the p99 of short requests by {client} at the client and by {front} at the front; if scheduling \
+                 cost nothing, by {ideal}."
             ),
             false => "NO RESULT: a saturation is not known, or a system has no measurement that counts; run it again on a quiet \
                       machine."
@@ -515,9 +515,7 @@ mod tests {
         assert_eq!(found.short_p99_ratio_preempt, Some(0.25));
         assert_eq!(found.short_p99_ratio_preempt_at_front, Some(0.25));
         assert_eq!(found.short_p99_ratio_preempt_ideal, Some(0.25));
-        assert!(
-            found.is_measured() && found.text().contains("0.250 times that without at the client")
-        );
+        assert!(found.is_measured() && found.text().contains("by 0.250 at the client"));
         assert_eq!(found.csv().lines().count(), 1 + 2);
     }
 
