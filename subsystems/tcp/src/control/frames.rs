@@ -205,10 +205,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             if !flags.contains(Flags::SYN) {
                 return;
             }
-            // Before its first slot, the program is still inside its call of listen(2).
-            if let Some(at) = self.place(tuple.local)
-                && self.listeners[at].shape.is_some()
-            {
+            if let Some(at) = self.place(tuple.local) {
                 return self.syn(now, at, *tuple, mac, segment);
             }
         }

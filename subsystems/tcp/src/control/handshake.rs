@@ -150,6 +150,9 @@ pub(super) fn carries(segment: &TcpSegment) -> bool {
     !segment.payload.is_empty() || segment.flags.contains(Flags::FIN)
 }
 
+/// What a connection may assume of a listener's first slot, which decides the rest: a window without a scale.
+const SHAPE_UNKNOWN: (u32, u32) = (u16::MAX as u32, u16::MAX as u32);
+
 /// The smallest window scale that can advertise a whole ring.
 fn scale_of(ring_bytes: u32) -> u8 {
     (0..SCALE_MAX).find(|shift| ring_bytes >> shift <= u16::MAX.into()).unwrap_or(SCALE_MAX)
@@ -376,10 +379,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             }
         };
         let offered = listener.slots.front().map(Slot::shape);
-        let shape = listener.shape;
+        // The first slot may be on its way: the program listens from the moment in which the listener exists.
+        let shape = listener.shape.unwrap_or(SHAPE_UNKNOWN);
         let acknowledged = self.queued(at);
         let Some((ring_bytes, window_bytes)) =
-            offered.or(shape.filter(|_| acknowledged < waiting_max))
+            offered.or((acknowledged < waiting_max).then_some(shape))
         else {
             self.counters.overflows += 1;
             return;

@@ -72,15 +72,17 @@ fn a_connection_to_a_port_without_a_listener_is_refused() {
     assert!(now < Nanos::from_millis(10));
 }
 
-/// Its program is still inside its call of listen(2). The SYN used to be dropped, and came again a second later.
+/// Its slots may be on their way: listen(2) may have returned. The SYN used to be refused.
 #[test]
-fn a_connection_to_a_listener_that_has_never_offered_a_slot_is_refused() {
+fn a_connection_to_a_listener_waits_for_the_first_slot() {
     let mut both = machines(&calm());
     let mut now = Nanos(0);
     both[1].listen(now, SERVER.1, 0);
     let socket = both[0].connect(now, SocketAddr::from(SERVER));
-    run(&mut both, &mut now, MINUTE, |both, _| both[0].sockets[&socket].is_over);
-    assert_eq!(both[0].sockets[&socket].failed, Some(Reason::Refused));
+    run(&mut both, &mut now, MINUTE, |both, _| both[0].sockets[&socket].flow.is_some());
+    assert!(both[1].accepted.is_empty());
+    both[1].slot(now, SERVER.1);
+    run(&mut both, &mut now, MINUTE, |both, _| !both[1].accepted.is_empty());
     assert!(now < Nanos::from_millis(10));
 }
 

@@ -10,7 +10,7 @@ use super::super::ecn::Agreement;
 use super::super::reply::{self, Bare};
 use super::super::shares::Kind;
 use super::super::{Output, Slot, Stack, is_at};
-use super::{For, Handshake, MSS_DEFAULT, MSS_MIN, Stage, TRY_AFTER};
+use super::{For, Handshake, MSS_DEFAULT, MSS_MIN, SHAPE_UNKNOWN, Stage, TRY_AFTER};
 use crate::datapath::{Datapath, Packet, Tuple};
 use crate::flow::moment::Moment;
 use crate::packet::{Flags, MacAddress, Options, SCALE_MAX, TcpSegment};
@@ -177,8 +177,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let whom = For::Listener { process: listener.context.process, name: listener.name };
         let mss_max = listener.mss_max;
         let shape = listener.slots.front().map(Slot::shape).or(listener.shape);
-        // Without any, the first slot decides.
-        let window_bytes = shape.map_or(u16::MAX.into(), |(_, window_bytes)| window_bytes);
+        let (_, window_bytes) = shape.unwrap_or(SHAPE_UNKNOWN);
         let timestamps = segment.options.timestamps.filter(|_| self.has_timestamps);
         let stamped = timestamps
             .map(|(_, echo)| Stamped::from_bits(echo.wrapping_sub(self.secrets.timestamp(tuple))));
