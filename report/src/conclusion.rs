@@ -15,6 +15,7 @@ pub fn of(result: &RunResult) -> Option<String> {
         return Some(paired.conclusion.clone());
     }
     let sentence = match result.kind.as_str() {
+        "ladder" => result.ladder.as_ref()?.conclusion.clone(),
         "crash" => crash(&result.extra)?,
         "chaos" => chaos(&result.extra)?,
         "enclaves" => enclaves(result)?,
@@ -241,8 +242,10 @@ mod tests {
     }
 
     #[test]
-    fn sentence_of_a_ladder_names_its_best_and_worst_rung() {
-        let sentence = of(&sample::ladder()).unwrap();
+    fn sentence_of_many_variants_names_the_best_and_the_worst() {
+        let mut result = sample::ladder();
+        (result.kind, result.ladder) = ("load".into(), None);
+        let sentence = of(&result).unwrap();
         for part in [
             "the best of 5 others, \"+ decisions pushed to the host\" serves",
             "the worst of 5 others, \"uncached on both sides\" serves",

@@ -44,8 +44,8 @@ pub fn page(result: &RunResult, plots: &Plots) -> String {
         (conditions(result))
         // This kind has no loads.
         @if result.kind != "chaos" {
-            (paired(result))
-            (saturation(result, plots))
+            (paired(result, plots))
+            (saturation(result))
             (compared(result))
             (throughput(result, plots))
             (account(result, plots))
@@ -69,13 +69,20 @@ fn conditions(result: &RunResult) -> Markup {
     }
 }
 
-fn paired(result: &RunResult) -> Markup {
-    let Some(paired) = &result.paired else { return html! {} };
-    let tables = [super::paired::latencies(result, paired), super::paired::orders(paired)];
+fn paired(result: &RunResult, plots: &Plots) -> Markup {
+    let (notes, tables) = if let Some(paired) = &result.paired {
+        let tables = vec![super::paired::latencies(result, paired), super::paired::orders(paired)];
+        (super::paired::notes(paired).into(), tables)
+    } else if let Some(ladder) = &result.ladder {
+        (super::ladder::notes(ladder), vec![super::ladder::table(ladder)])
+    } else {
+        return html! {};
+    };
     html! {
         section {
             h2 { "Paired rounds" }
-            @for note in super::paired::notes(paired) { p { (note) } }
+            @for note in &notes { p { (note) } }
+            @if let Some(svg) = &plots.ladder { (figure(svg)) }
             @for table in &tables { div.scroll { table {
                 thead { tr { @for (index, name) in table.head.iter().enumerate() {
                     th.n[index > 0] { (name.replace('\n', " ")) }
@@ -88,8 +95,8 @@ fn paired(result: &RunResult) -> Markup {
     }
 }
 
-fn saturation(result: &RunResult, plots: &Plots) -> Markup {
-    if !has_saturations(result) {
+fn saturation(result: &RunResult) -> Markup {
+    if !has_saturations(result) || result.ladder.is_some() {
         return html! {};
     }
     let limits = limits(result);
@@ -98,7 +105,6 @@ fn saturation(result: &RunResult, plots: &Plots) -> Markup {
         section {
             h2 { "Saturation" }
             p { "Saturation is " (definition(result)) " The columns to the right show how it changes with that limit." }
-            @if let Some(svg) = &plots.ladder { (figure(svg)) }
             div.scroll { table {
                 thead { tr {
                     th { "variant" } th.n { "workers" } th.n { "saturation k/s" } th.n { "vs first" }

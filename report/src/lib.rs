@@ -10,6 +10,7 @@ mod compared;
 mod conclusion;
 mod histograms;
 mod html;
+mod ladder;
 pub mod model;
 pub mod number;
 mod paired;

@@ -39,6 +39,9 @@ pub struct RunResult {
     /// The rows against each other, if they ran by paired rounds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paired: Option<Paired>,
+    /// What variants serve when more is offered, if the scenario is a ladder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ladder: Option<Ladder>,
     /// Fitted, measured or assumed facts: each with its source.
     pub facts: Vec<(String, String)>,
     /// Results of this kind of scenario only; an object or null.
@@ -133,6 +136,45 @@ pub struct ServedShare {
     pub pooled_ratio: f64,
     /// Whether the slow samples at the highest load speak against it.
     pub is_doubted: bool,
+}
+
+/// What the variants of a ladder serve when more is offered (docs/adr/0106).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Ladder {
+    /// Number of rounds; 1 if simulated.
+    pub rounds: u32,
+    /// The load offered to every variant: more than any serves.
+    pub offered_per_second: f64,
+    /// Share of what a variant served at which it ran once more.
+    pub confirmed_at: f64,
+    /// In the order of variants.
+    pub rungs: Vec<Rung>,
+    /// The answer to the scenario's question, in a sentence.
+    pub conclusion: String,
+}
+
+/// One variant of a ladder.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Rung {
+    pub name: String,
+    /// Requests served per second.
+    pub per_second: Figure,
+    /// The same in each round, in order.
+    pub rounds_per_second: Vec<f64>,
+    /// Divided by what the first variant served in the same round; `None` for the first.
+    pub of_first: Option<Figure>,
+    /// Divided by what the variant before served in the same round; `None` for the first two: the first is no rung.
+    pub of_previous: Option<Figure>,
+    /// Whether a longer run, in which less was offered ([`Ladder::confirmed_at`]), served it all.
+    pub is_confirmed: bool,
+}
+
+/// The median of a figure over rounds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    pub value: f64,
+    /// Its 95% interval; `None` if there are too few rounds.
+    pub interval: Option<(f64, f64)>,
 }
 
 /// The machine that a scenario ran on.

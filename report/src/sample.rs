@@ -4,8 +4,8 @@ use hdrhistogram::Histogram;
 
 use super::histograms::encode;
 use super::model::{
-    ClassLatency, Cpu, Generator, Latency, Machine, Point, RunResult, SATURATION_LIMIT_US,
-    VariantResult,
+    ClassLatency, Cpu, Figure, Generator, Ladder, Latency, Machine, Point, RunResult, Rung,
+    SATURATION_LIMIT_US, VariantResult,
 };
 
 /// Four variants under six loads, like the demonstration. The third variant's last point is invalid.
@@ -47,10 +47,29 @@ pub fn ladder() -> RunResult {
         .into_iter()
         .map(|(name, rate)| {
             let mut variant = variant(name, "offload", "model:mount-evans", rate);
-            variant.points = vec![point(rate * 0.5, rate, 15.0), point(rate * 0.95, rate, 15.0)];
+            variant.points = vec![point(rate * 0.95, rate, 15.0), point(120_000.0, rate, 15.0)];
             variant
         })
         .collect();
+    let figure = |value: f64| Figure { value, interval: Some((value * 0.99, value * 1.01)) };
+    let rung = |at: usize| {
+        let (name, rate) = rungs[at];
+        Rung {
+            name: name.into(),
+            per_second: figure(rate),
+            rounds_per_second: vec![rate; 24],
+            of_first: (at > 0).then(|| figure(rate / rungs[0].1)),
+            of_previous: (at > 1).then(|| figure(rate / rungs[at - 1].1)),
+            is_confirmed: true,
+        }
+    };
+    result.ladder = Some(Ladder {
+        rounds: 24,
+        offered_per_second: 120_000.0,
+        confirmed_at: 0.95,
+        rungs: (0..rungs.len()).map(rung).collect(),
+        conclusion: "\"+ decisions pushed to the host\" serves 71.0 k/s.".into(),
+    });
     result
 }
 
@@ -68,6 +87,7 @@ fn run(scenario: &str, kind: &str) -> RunResult {
         started: "2026-01-02T03:04:05Z".into(),
         variants: Vec::new(),
         paired: None,
+        ladder: None,
         facts: vec![("UC read 750 ns".into(), "printed (Wave, Table 2)".into())],
         extra: serde_json::json!({ "kills": 20, "lost": 0 }),
     }

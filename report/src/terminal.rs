@@ -8,7 +8,7 @@ use comfy_table::{
 
 use wave_lab::terminal::counted;
 
-use super::model::{Paired, RunResult, VariantResult};
+use super::model::{RunResult, VariantResult};
 use super::number::{difference, micros, thousands};
 
 /// Maximum width of a table, in columns of the terminal.
@@ -68,12 +68,18 @@ pub fn whole(result: &RunResult, facts: Vec<String>) -> String {
         text.push_str(&format!("{}\n\n", wrapped(&simulated)));
     }
     let mut sections = Vec::new();
-    match &result.paired {
-        Some(paired) => sections.push(self::paired(result, paired)),
-        None if has_points => sections.push(points(result)),
-        None => {}
+    if let Some(paired) = &result.paired {
+        let notes = super::paired::notes(paired).into();
+        sections.push(drawn(result, &super::paired::latencies(result, paired), notes));
+    } else if let Some(ladder) = &result.ladder {
+        let notes = super::ladder::notes(ladder);
+        sections.push(drawn(result, &super::ladder::table(ladder), notes));
+    } else if has_points {
+        sections.push(points(result));
     }
-    sections.extend(saturation(result));
+    if result.ladder.is_none() {
+        sections.extend(saturation(result));
+    }
     sections.extend(compared(result));
     let extra = extra(result);
     if !extra.is_empty() {
@@ -101,14 +107,13 @@ pub fn compared(result: &RunResult) -> Option<Section> {
     Some(Section { table: drawn.to_string(), notes: table.notes })
 }
 
-/// A row per variant and load of paired rounds.
-fn paired(result: &RunResult, paired: &Paired) -> Section {
-    let table = super::paired::latencies(result, paired);
+/// A table of paired rounds, with its notes.
+fn drawn(result: &RunResult, table: &super::paired::Table, notes: Vec<String>) -> Section {
     let mut drawn = self::table(result, &table.head, 1..table.head.len());
     table.rows.iter().for_each(|row| {
         drawn.add_row(row);
     });
-    Section { table: drawn.to_string(), notes: super::paired::notes(paired).into() }
+    Section { table: drawn.to_string(), notes }
 }
 
 /// A row per point and class. Latencies of an invalid point are in brackets, and the reason follows the table.

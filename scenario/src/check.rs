@@ -193,6 +193,10 @@ const RATE_MIN: f64 = 0.001;
 const REQUESTS_MAX: f64 = 1e9;
 /// Maximum length of a point. Longer ones are many points.
 const SECONDS_MAX: f64 = 3_600.0;
+/// What the load of a ladder must be.
+const LADDER_LOAD: &str = "kind = \"ladder\" needs one load in `run.loads_per_second`, more than any variant can serve: \
+                           it compares what each serves then";
+
 /// The fewest rounds that give an interval.
 const ROUNDS_MIN: u32 = 6;
 /// Minimum time measured.
@@ -457,10 +461,11 @@ fn run(
                 source.refuse(span, "[run] needs `loads_per_second` or a table [run.search]")
             );
         }
-        (Some(loads), None) if *kind == Kind::Ladder => {
-            let message = "`run.loads_per_second` with kind = \"ladder\", expected a table [run.search]: \
-                           a ladder compares saturations";
-            return Err(source.refuse(loads.span(), message));
+        (None, Some(search)) if *kind == Kind::Ladder => {
+            return Err(source.refuse(search.span(), LADDER_LOAD));
+        }
+        (Some(loads), None) if *kind == Kind::Ladder && loads.get_ref().len() != 1 => {
+            return Err(source.refuse(loads.span(), LADDER_LOAD));
         }
         (None, Some(search)) if matches!(kind, Kind::Enclaves(_)) => {
             let message = "[run.search] with kind = \"enclaves\", expected `run.loads_per_second`";
@@ -508,10 +513,14 @@ fn rounds(
     load: &Load,
     source: Source<'_>,
 ) -> Result<u32, ScenarioError> {
-    let rounds = source.within("run.rounds", raw.rounds.as_ref(), defaults::ROUNDS, 0..=10_000)?;
-    let Some(written) = raw.rounds.as_ref().filter(|_| rounds > 0) else { return Ok(0) };
-    if !matches!((kind, load), (Kind::Load, Load::Each(_))) {
-        let message = "`run.rounds` has a meaning only with kind = \"load\" and `loads_per_second`";
+    let is_ladder = *kind == Kind::Ladder;
+    let usual = if is_ladder { defaults::LADDER_ROUNDS } else { defaults::ROUNDS };
+    let rounds = source.within("run.rounds", raw.rounds.as_ref(), usual, 0..=10_000)?;
+    let Some(written) = raw.rounds.as_ref().filter(|_| is_ladder || rounds > 0) else {
+        return Ok(usual);
+    };
+    if !matches!((kind, load), (Kind::Load | Kind::Ladder, Load::Each(_))) {
+        let message = "`run.rounds` has a meaning only with kind = \"load\" and `loads_per_second`, or kind = \"ladder\"";
         return Err(source.refuse(written.span(), message));
     }
     let others = [
@@ -524,7 +533,8 @@ fn rounds(
     }
     if rounds < ROUNDS_MIN {
         let message = format!(
-            "`run.rounds` is {rounds}, expected 0, or {ROUNDS_MIN} or more: fewer rounds give no interval"
+            "`run.rounds` is {rounds}, expected {}{ROUNDS_MIN} or more: fewer rounds give no interval",
+            if is_ladder { "" } else { "0, or " }
         );
         return Err(source.refuse(written.span(), message));
     }

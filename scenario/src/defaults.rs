@@ -16,6 +16,8 @@ pub const SECONDS: f64 = 1.5;
 pub const WARMUP_SECONDS: f64 = 0.3;
 /// Default of `run.seed`.
 pub const SEED: u64 = 1;
+/// `run.rounds` of a ladder.
+pub const LADDER_ROUNDS: u32 = 24;
 /// `run.rounds`: one point of each load.
 pub const ROUNDS: u32 = 0;
 /// `run.refine`: loads in addition to those listed.

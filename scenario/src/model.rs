@@ -38,7 +38,7 @@ pub enum Machine {
 pub enum Kind {
     /// Latency and throughput at each load.
     Load,
-    /// Saturation, as steps from the first variant to the last. The load must be a search.
+    /// What each variant serves of one load that is more than it can serve, as steps from the first variant to the last.
     Ladder,
     /// The agent is killed repeatedly under load. There is one load.
     Crash(Crash),
@@ -91,7 +91,7 @@ pub struct Run {
     pub seed: u64,
     pub load: Load,
     /// Number of rounds in which every variant runs each load once; 0 for one point of each load. Only with [`Kind::Load`] and
-    /// [`Load::Each`]. A simulated host, on which nothing disturbs, runs one point as long as all rounds.
+    /// [`Load::Each`], and at least 6 with [`Kind::Ladder`]. A simulated host, on which nothing disturbs, runs one point as long as all rounds.
     #[serde(skip_serializing_if = "is_zero")]
     pub rounds: u32,
     /// Number of additional loads for each variant besides [`Load::Each`]: each is halfway between the highest load that it

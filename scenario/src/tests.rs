@@ -298,9 +298,19 @@ fn wrong_meaning_is_refused_with_line_field_and_allowed_values() {
             "2: kind = \"crash\" needs a table [crash] with `load_per_second`",
         ),
         (
-            message_with("\"load\"", "\"ladder\""),
-            "4: `run.loads_per_second` with kind = \"ladder\", expected a table [run.search]: \
-             a ladder compares saturations",
+            message(
+                "name = \"x\"\nkind = \"ladder\"\nrun.loads_per_second = [1, 2]\n\
+                 [[variant]]\nname = \"a\"\nplacement = \"linux\"\n",
+            ),
+            "3: kind = \"ladder\" needs one load in `run.loads_per_second`, more than any variant can serve: \
+             it compares what each serves then",
+        ),
+        (
+            message(
+                "name = \"x\"\nkind = \"ladder\"\nrun.loads_per_second = [1]\nrun.rounds = 0\n\
+                 [[variant]]\nname = \"a\"\nplacement = \"linux\"\n",
+            ),
+            "4: `run.rounds` is 0, expected 6 or more: fewer rounds give no interval",
         ),
         (
             message_with("[run]", "[workload]\nclasses = [{ name = \"GET\", weight = -1 }]\n[run]"),

@@ -56,7 +56,7 @@ use seating::Seating;
 use service::Service;
 use wave_lab::progress::Progress;
 use wave_report::RunResult;
-use wave_report::model::{Paired, SATURATION_LIMIT_US, SATURATION_SERVED, VariantResult};
+use wave_report::model::{Ladder, Paired, SATURATION_LIMIT_US, SATURATION_SERVED, VariantResult};
 use wave_workloads::point::Limits;
 
 /// A command's exit code; 128 plus the signal, as in shells.
@@ -110,6 +110,7 @@ impl Ground<'_> {
 struct Found {
     variants: Vec<VariantResult>,
     paired: Option<Paired>,
+    ladder: Option<Ladder>,
     facts: Vec<(String, String)>,
     extra: serde_json::Value,
     failed: Vec<String>,
@@ -162,7 +163,7 @@ pub fn run(
         recording: record
             .map(|directory| Recording::start(directory, &scenario.name, scenario.run.seed))
             .transpose()?,
-        patience: verdict::patience(&scenario.kind, sessions),
+        patience: verdict::patience(sessions),
         journal,
         sessions: Cell::new(0),
     };
@@ -174,9 +175,10 @@ pub fn run(
         Kind::Chaos(chaos) => chaos::run(&ground, chaos),
     }?;
     // The first ones are shown below the table.
-    let if_disturbed = match found.paired {
-        Some(_) => "intervals may be wider for it",
-        None => "points that they disturbed were repeated, or are not measurements",
+    let by_rounds = found.paired.is_some() || found.ladder.is_some();
+    let if_disturbed = match by_rounds {
+        true => "intervals may be wider for it",
+        false => "points that they disturbed were repeated, or are not measurements",
     };
     let mut facts: Vec<_> =
         Neighbours::fact(before, journal, if_disturbed).into_iter().chain(found.facts).collect();
@@ -202,7 +204,7 @@ pub fn run(
             of_each.collect::<Vec<_>>().join(", ")
         ),
     );
-    facts.extend(found.paired.is_none().then_some(set_aside));
+    facts.extend((!by_rounds).then_some(set_aside));
     let result = RunResult {
         scenario: scenario.name.clone(),
         host: "user".to_owned(),
@@ -216,6 +218,7 @@ pub fn run(
         started,
         variants: found.variants,
         paired: found.paired,
+        ladder: found.ladder,
         facts,
         extra: found.extra,
     };

@@ -56,6 +56,7 @@ impl Native {
             service_us,
             operation: Operation::Get,
         };
+        base.run.rounds = 0;
         base.workload.classes = services_us.iter().map(class).collect();
         base.workload.classes.push(Class {
             name: RANGE.to_owned(),

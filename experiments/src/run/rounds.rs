@@ -7,7 +7,13 @@ mod conclusion;
 #[cfg(test)]
 mod known;
 
+pub(super) use conclusion::Machine;
+
+use std::time::Instant;
+
 use serde::{Deserialize, Serialize};
+use wave_workloads::generator::Settings;
+use wave_workloads::point::Limits;
 
 use super::load::Row;
 use super::neighbours::Neighbours;
@@ -19,8 +25,8 @@ use wave_report::model::VariantResult;
 
 /// One trial of a row in a round, as kept in the journal.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-struct Trial {
-    outcome: Outcome,
+pub(super) struct Trial {
+    pub outcome: Outcome,
     /// Time since the run's start, in seconds.
     at_s: f64,
     /// Preemptions up to and including this trial; `None` without an agent.
@@ -31,13 +37,13 @@ struct Trial {
 
 /// The trials of a row at one of its loads, a round each.
 #[derive(Debug)]
-struct AtLoad {
+pub(super) struct AtLoad {
     per_second: f64,
-    trials: Vec<Trial>,
+    pub trials: Vec<Trial>,
 }
 
 /// A row, its running system, and its trials at each load.
-struct Alive<'a, 'g> {
+pub(super) struct Alive<'a, 'g> {
     row: &'a Row,
     session: Session<'g>,
     loads: Vec<AtLoad>,
@@ -50,8 +56,28 @@ pub(super) fn run<'a>(
     loads: &[f64],
     rounds: u32,
 ) -> Result<Found, Failure> {
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     let neighbours = Neighbours::now();
+    let mut found = Found::default();
+    let limits = limits(&ground.scenario.workload);
+    let mut of_rows = Vec::new();
+    for alive in all(ground, rows, loads, rounds, started)? {
+        of_rows.push(alive.end(&limits, &mut found));
+    }
+    let (machine, seed) = (Machine::since(neighbours, ground.cpus.len()), ground.scenario.run.seed);
+    found.paired = conclusion::of(&found.variants, &of_rows, &limits.class, machine, seed);
+    found.facts.push(terms(ground, rounds));
+    Ok(found)
+}
+
+/// Starts all rows, and runs their rounds.
+pub(super) fn all<'a>(
+    ground: &'a Ground<'a>,
+    rows: &'a [Row],
+    loads: &[f64],
+    rounds: u32,
+    started: Instant,
+) -> Result<Vec<Alive<'a, 'a>>, Failure> {
     let start = |row| Alive::start(ground, row, loads);
     let mut alive: Vec<_> = rows.iter().map(start).collect::<Result<_, Failure>>()?;
     let seed = ground.scenario.run.seed;
@@ -65,47 +91,20 @@ pub(super) fn run<'a>(
         }
         ground.end();
     }
-    let mut found = Found::default();
-    let limits = limits(&ground.scenario.workload);
-    let mut of_rows = Vec::new();
-    for Alive { row, session, loads } in alive {
-        let preempted = session.preemptions();
-        if let Some(preempted) = &preempted {
-            let policy = row.variant.agent().map_or("", |agent| &agent.policy);
-            found.facts.extend(preempted.facts(&row.variant.name, policy));
-        }
-        drop(session);
-        found.facts.extend(lost_agents(row, &loads));
-        let pooled = loads.iter().filter_map(|load| {
-            let outcomes: Vec<&Outcome> = load.trials.iter().map(|trial| &trial.outcome).collect();
-            Outcome::pooled(&outcomes)
-        });
-        let result = VariantResult {
-            preemptions: preempted.map(|preempted| preempted.report()),
-            // Rounds are disturbed differently, so no saturation is derived from them.
-            saturation_per_second: None,
-            not_measurable: None,
-            saturation_by_limit: Vec::new(),
-            limits_not_measurable: Vec::new(),
-            ..variant_found(&row.variant, &limits, pooled.collect())
-        };
-        found.variants.push(result);
-        of_rows.push(loads);
-    }
-    // All agents have ended, and are counted as this process's.
-    let others = neighbours.zip(Neighbours::now()).map(|(before, now)| now.cpus_since(&before));
-    let machine = conclusion::Machine { cpus: ground.cpus.len(), others: others.unwrap_or(0.0) };
-    found.paired = conclusion::of(&found.variants, &of_rows, &limits.class, machine, seed);
+    Ok(alive)
+}
+
+/// A fact: what a round is.
+pub(super) fn terms(ground: &Ground<'_>, rounds: u32) -> (String, String) {
     let run = &ground.scenario.run;
-    found.facts.push((
+    (
         format!("{rounds} rounds: every row runs each load once, in random order"),
         format!(
             "{:.0} ms measured after {:.0} ms of warm-up, the same arrivals at the same load; all trials count",
             (run.seconds - run.warmup_seconds) * 1e3,
             run.warmup_seconds * 1e3
         ),
-    ));
-    Ok(found)
+    )
 }
 
 /// A fact about the agents that a row has lost, if it has.
@@ -118,6 +117,12 @@ fn lost_agents(row: &Row, loads: &[AtLoad]) -> Option<(String, String)> {
         format!("{}: agents lost in {lost} of {all} trials", row.variant.name),
         format!("{why}; these trials count, and another agent was started after each"),
     ))
+}
+
+impl AtLoad {
+    pub fn outcomes(&self) -> Vec<&Outcome> {
+        self.trials.iter().map(|trial| &trial.outcome).collect()
+    }
 }
 
 impl<'a, 'g> Alive<'a, 'g> {
@@ -136,16 +141,30 @@ impl<'a, 'g> Alive<'a, 'g> {
         ground: &Ground<'_>,
         at: usize,
         round: u64,
-        started: std::time::Instant,
+        started: Instant,
+    ) -> Result<(), Failure> {
+        let key =
+            format!("round {round}, {}: {}", self.row.variant.name, self.loads[at].per_second);
+        let settings = self.session.terms().settings;
+        self.trial_for(ground, at, &key, round, &settings, started)
+    }
+
+    fn trial_for(
+        &mut self,
+        ground: &Ground<'_>,
+        at: usize,
+        key: &str,
+        round: u64,
+        settings: &Settings,
+        started: Instant,
     ) -> Result<(), Failure> {
         let per_second = self.loads[at].per_second;
-        let key = format!("round {round}, {}: {per_second}", self.row.variant.name);
         let mut ran = false;
-        let trial = ground.journal.point(&key, || {
+        let trial = ground.journal.point(key, || {
             ran = true;
             let at_s = started.elapsed().as_secs_f64();
             let seed = ground.scenario.run.seed.wrapping_add(round);
-            let (outcome, lost) = self.session.trial(per_second, seed)?;
+            let (outcome, lost) = self.session.trial(per_second, seed, settings)?;
             Ok(Trial { outcome, at_s, preempted: self.session.all_preemptions(), lost })
         })?;
         if !ran {
@@ -153,5 +172,52 @@ impl<'a, 'g> Alive<'a, 'g> {
         }
         self.loads[at].trials.push(trial);
         Ok(())
+    }
+
+    /// Runs another load once, for as long as `settings` says.
+    pub(super) fn once(
+        &mut self,
+        ground: &Ground<'_>,
+        per_second: f64,
+        settings: &Settings,
+        started: Instant,
+    ) -> Result<(), Failure> {
+        let (at, round) = (self.loads.len(), ground.scenario.run.rounds.into());
+        let key = format!("once, {}: {per_second}", self.row.variant.name);
+        self.loads.push(AtLoad { per_second, trials: Vec::new() });
+        self.trial_for(ground, at, &key, round, settings, started)
+    }
+
+    /// The trials at each load.
+    pub(super) fn loads(&self) -> &[AtLoad] {
+        &self.loads
+    }
+
+    /// The settings of its trials.
+    pub(super) fn settings(&self) -> Settings {
+        self.session.terms().settings
+    }
+
+    /// Stops the system. Adds the variant's result, without a saturation, and facts about it.
+    pub(super) fn end(self, limits: &Limits, found: &mut Found) -> Vec<AtLoad> {
+        let Alive { row, session, loads } = self;
+        let preempted = session.preemptions();
+        if let Some(preempted) = &preempted {
+            let policy = row.variant.agent().map_or("", |agent| &agent.policy);
+            found.facts.extend(preempted.facts(&row.variant.name, policy));
+        }
+        drop(session);
+        found.facts.extend(lost_agents(row, &loads));
+        let pooled = loads.iter().filter_map(|load| Outcome::pooled(&load.outcomes()));
+        found.variants.push(VariantResult {
+            preemptions: preempted.map(|preempted| preempted.report()),
+            // Rounds are disturbed differently, so no saturation is derived from them.
+            saturation_per_second: None,
+            not_measurable: None,
+            saturation_by_limit: Vec::new(),
+            limits_not_measurable: Vec::new(),
+            ..variant_found(&row.variant, limits, pooled.collect())
+        });
+        loads
     }
 }

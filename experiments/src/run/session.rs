@@ -123,11 +123,12 @@ impl<'a> Session<'a> {
         &mut self,
         per_second: f64,
         seed: u64,
+        settings: &Settings,
     ) -> Result<(Outcome, Option<String>), Failure> {
         self.watch();
         let terms = Terms { seed, ..self.terms.clone() };
         self.work.recorder.keep_all();
-        self.once(terms.load(per_second), &terms.settings, None)
+        self.once(terms.load(per_second), settings, None)
     }
 
     fn once(

@@ -9,7 +9,6 @@ use wave_workloads::point::{self as measured, Limits, Point, Verdict};
 use super::Failure;
 use super::neighbours::{DISTURBING_CPUS, Neighbours, Tasks};
 use super::seating::Seating;
-use crate::scenario::Kind;
 use wave_report::model::{DISTURBED, VariantResult};
 use wave_report::number::thousands;
 
@@ -230,11 +229,13 @@ pub fn put_saturations(
     }
 }
 
-/// Maximum time that a session of a run spends on repeating disturbed tries: in total less than a demonstration's own time, or
-/// as long as a ladder's noise takes, divided equally among the `sessions`.
-pub fn patience(kind: &Kind, sessions: usize) -> Duration {
-    let all = Duration::from_secs(if *kind == Kind::Ladder { 60 } else { 15 });
-    all / sessions.max(1) as u32
+/// Maximum time that all `sessions` of a run spend on repeating disturbed tries: less than a run's own time. Each has an equal
+/// share of it.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// The share of a session.
+pub fn patience(sessions: usize) -> Duration {
+    PATIENCE / sessions.max(1) as u32
 }
 
 #[cfg(test)]

@@ -7,9 +7,8 @@ use super::style::{
     DrawError, GRID, INK, Key, MUTED, PAPER, axis_number, colour, legend, legend_height, plot,
     text, ticks,
 };
-use crate::model::RunResult;
-use crate::number::{difference, short, thousands};
-use crate::terminal::has_saturations;
+use crate::model::{RunResult, Rung};
+use crate::number::{short, thousands};
 
 const LEFT: i32 = 24;
 const RIGHT: i32 = 700;
@@ -21,42 +20,32 @@ struct Bar {
     name: String,
     /// Index of the colour, and length.
     segments: Vec<(usize, f64)>,
+    interval: Option<(f64, f64)>,
     label: String,
 }
 
-/// Plot of each variant's saturation, if the scenario is a ladder and any saturation is known.
+/// Plot of what each variant serves, if the scenario is a ladder.
 pub fn ladder(result: &RunResult) -> Result<Option<String>, DrawError> {
-    let reference = result.variants.first().and_then(|variant| variant.saturation_per_second);
-    if result.kind != "ladder" || !has_saturations(result) {
-        return Ok(None);
-    }
-    let bar = |(index, variant): (usize, &crate::model::VariantResult)| {
-        let rate = variant.saturation_per_second;
-        let label = match (rate, reference) {
-            (None, _) if variant.not_measurable.is_some() => "not measurable".to_owned(),
-            (None, _) => "none".to_owned(),
-            (Some(rate), Some(reference)) if index > 0 => {
-                format!("{} k/s ({})", thousands(rate), difference(rate, reference))
-            }
-            (Some(rate), _) => format!("{} k/s", thousands(rate)),
-        };
-        let colour = if index == 0 { 7 } else { 0 };
+    let Some(ladder) = &result.ladder else { return Ok(None) };
+    let bar = |(index, rung): (usize, &Rung)| {
+        let Rung { name, per_second, of_first, .. } = rung;
+        let of_first = of_first.map_or_else(String::new, |ratio| format!(" ({:.2})", ratio.value));
         Bar {
-            name: variant.name.clone(),
-            segments: vec![(colour, rate.unwrap_or(0.0) / 1e3)],
-            label,
+            name: name.clone(),
+            segments: vec![(if index == 0 { 7 } else { 0 }, per_second.value / 1e3)],
+            interval: per_second.interval.map(|(low, high)| (low / 1e3, high / 1e3)),
+            label: format!("{} k/s{of_first}", thousands(per_second.value)),
         }
     };
-    let bars: Vec<Bar> = result.variants.iter().enumerate().map(bar).collect();
-    let title =
-        format!("{}: saturation (99% served, p99 within {} µs)", result.scenario, result.limit_us);
-    draw(
-        &title,
-        "saturation (thousand requests per second); differences are from the first row",
-        &bars,
-        &[],
-    )
-    .map(Some)
+    let bars: Vec<Bar> = ladder.rungs.iter().enumerate().map(bar).collect();
+    let title = format!(
+        "{}: served while {} thousand requests per second are offered",
+        result.scenario,
+        thousands(ladder.offered_per_second)
+    );
+    let axis =
+        "thousand requests per second, with 95% intervals; in brackets the ratio to the first row";
+    draw(&title, axis, &bars, &[]).map(Some)
 }
 
 /// Plot of the parts of a request's time, if any variant has an account.
@@ -82,6 +71,7 @@ pub fn account(result: &RunResult) -> Result<Option<String>, DrawError> {
             Bar {
                 name: variant.account_name(),
                 segments,
+                interval: None,
                 label: format!("{} ns", axis_number(total.round())),
             }
         })
@@ -95,6 +85,7 @@ pub fn lengths(title: &str, axis: &str, rows: &[(String, f64)]) -> Result<String
     let bar = |(name, figure): &(String, f64)| Bar {
         name: name.clone(),
         segments: vec![(0, *figure)],
+        interval: None,
         label: short(*figure),
     };
     draw(title, axis, &rows.iter().map(bar).collect::<Vec<_>>(), &[])
@@ -150,9 +141,18 @@ fn draw(title: &str, axis: &str, bars: &[Bar], parts: &[String]) -> Result<Strin
                 }
                 from += length;
             }
+            let interval = bar.interval.filter(|(low, high)| low.is_finite() && high.is_finite());
+            for (from, to) in interval.into_iter().flat_map(|(low, high)| {
+                let ends = [at(low), at(high)];
+                let whiskers = ends.map(|x| ((x, y + 29), (x, y + 39)));
+                whiskers.into_iter().chain([((ends[0], y + 34), (ends[1], y + 34))])
+            }) {
+                area.draw(&PathElement::new(vec![from, to], INK))?;
+            }
+            let end = interval.map_or(from, |(_, high)| from.max(high));
             area.draw(&Text::new(
                 bar.label.clone(),
-                (at(from) + 8, y + 34),
+                (at(end) + 8, y + 34),
                 text(13.0, INK, HPos::Left),
             ))?;
         }

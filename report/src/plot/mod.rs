@@ -53,9 +53,11 @@ impl Plots {
 /// Draws every plot that `result` has data for.
 pub fn all(result: &RunResult) -> Result<Plots, ReportError> {
     Ok(Plots {
-        throughput: match result.paired {
-            Some(_) => rounds::draw(result),
-            None => throughput::draw(result),
+        throughput: match (&result.paired, &result.ladder) {
+            (Some(_), _) => rounds::draw(result),
+            // Its loads are chosen: they make no curve.
+            (None, Some(_)) => Ok(None),
+            (None, None) => throughput::draw(result),
         }
         .map_err(in_file("throughput-latency.svg"))?,
         classes: throughput::others(result).map_err(in_file("throughput-latency-classes.svg"))?,

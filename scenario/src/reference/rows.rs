@@ -30,7 +30,7 @@ policy = "shinjuku:slice_us=30"
 kind = "ladder"
 
 [run]
-search = { low = 1_000, high = 100_000 }
+loads_per_second = [100_000]
 
 [[variant]]
 name = "no prestage"
@@ -154,8 +154,8 @@ pub(super) const REQUESTS: &[Row] = &[
     DESCRIPTION,
     row(
         "kind",
-        "`load`: latency and throughput under each load; `ladder`: saturations, as steps from the first variant to the \
-         last; `crash`: agents that end under load; `enclaves`: several enclaves at once; `chaos`: preemption without end, \
+        "`load`: latency and throughput under each load; `ladder`: what each variant serves when more is offered, as \
+         steps from the first variant to the last; `crash`: agents that end under load; `enclaves`: several enclaves at once; `chaos`: preemption without end, \
          with everything checked.",
     ),
     row("workload", "Database and requests."),
@@ -179,19 +179,20 @@ pub(super) const REQUESTS: &[Row] = &[
     SEED,
     row(
         "run.loads_per_second",
-        "Loads to offer, in ascending order, 1,000 at most. `load` needs this or `run.search`, `enclaves` needs this.",
+        "Loads to offer, in ascending order, 1,000 at most. `load` needs this or `run.search`, `enclaves` needs \
+         this, `ladder` needs one load that is more than any variant can serve.",
     )
     .default("none"),
     row(
         "run.rounds",
         "Rounds in which every variant runs each load once, in random order: 6 or more. All systems are started before the \
-         first round. 0 is one point of each load, one variant after the other. Only `load`, beside `run.loads_per_second`.",
+         first round. 0 is one point of each load, one variant after the other. 24 by default with `ladder`; with `load` only beside `run.loads_per_second`.",
     ),
     row(
         "run.refine",
         "Further loads for each variant, near its saturation. Only `load`, beside `run.loads_per_second`.",
     ),
-    row("run.search", "Searches for saturations. `ladder` needs it, `load` may have it."),
+    row("run.search", "Searches for saturations. Only `load`."),
     row("run.search.low", "Lowest load to try."),
     row("run.search.high", "Highest load to try, above `low`."),
     row("run.search.probes", "Points to spend."),

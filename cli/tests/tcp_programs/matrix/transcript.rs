@@ -59,11 +59,13 @@ impl Transcript {
         }
         let both = self.bytes.iter().zip(&other.bytes);
         let at = both.take_while(|(one, other)| one == other).count();
-        let shown = |bytes: &[u8]| {
-            let part = &bytes[at.saturating_sub(SHOWN)..bytes.len().min(at + SHOWN)];
-            String::from_utf8_lossy(part).into_owned()
-        };
-        panic!("{which}: byte {at} differs:\n{}\nand\n{}", shown(&self.bytes), shown(&other.bytes));
+        let [one, other] = [&self.bytes, &other.bytes].map(|bytes| {
+            let rest = String::from_utf8_lossy(&bytes[at..bytes.len().min(at + SHOWN)]);
+            let before = String::from_utf8_lossy(&bytes[at.saturating_sub(SHOWN)..at]);
+            [rest, before].map(std::borrow::Cow::into_owned)
+        });
+        let ([one, before], [other, _]) = (one, other);
+        panic!("{which}: byte {at} differs: {one:?} is not {other:?}; before it:\n{before}");
     }
 }
 

@@ -9,6 +9,7 @@ use wave_workloads::point::Point;
 use wave_workloads::recorder::{LATENCY_MAX_NS, decode};
 
 use super::AtLoad;
+use crate::run::neighbours::Neighbours;
 
 /// The share of samples below the figure that is compared.
 const P99: f64 = 0.99;
@@ -19,16 +20,32 @@ const OTHERS_SHARE_MAX: f64 = 0.25;
 
 /// The machine during the rounds.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Machine {
-    pub cpus: usize,
+pub(in crate::run) struct Machine {
+    cpus: usize,
     /// CPUs that other processes used, on average.
-    pub others: f64,
+    others: f64,
 }
 
 impl Machine {
+    /// The machine with `cpus` CPUs since `before`. All agents must have ended: then they count as this process's.
+    pub(in crate::run) fn since(before: Option<Neighbours>, cpus: usize) -> Machine {
+        let others = before.zip(Neighbours::now()).map(|(before, now)| now.cpus_since(&before));
+        Machine { cpus, others: others.unwrap_or(0.0) }
+    }
+
     /// Whether nothing can be said of the rows on a quiet machine.
     fn is_busy(self) -> bool {
         self.others > OTHERS_SHARE_MAX * self.cpus as f64
+    }
+
+    /// The conclusion of a run that tells nothing, because the machine was busy.
+    pub(in crate::run) fn too_busy(self) -> Option<String> {
+        self.is_busy().then(|| {
+            format!(
+                "Other processes used {:.1} of {} CPUs, so this run says nothing of the variants on a quiet machine.",
+                self.others, self.cpus
+            )
+        })
     }
 }
 
@@ -61,18 +78,14 @@ pub(super) fn of(
         rows: curves.iter().map(|curve| curve.row.clone()).collect(),
         claimed_share: claimed as f64 / orders.len().max(1) as f64,
         orders,
-        conclusion: match machine.is_busy() {
-            true => format!(
-                "Other processes used {:.1} of {} CPUs, so this run says nothing of the variants on a quiet machine.",
-                machine.others, machine.cpus
-            ),
-            false => conclusion(
+        conclusion: machine.too_busy().unwrap_or_else(|| {
+            conclusion(
                 &variants[reference].name,
                 reference_per_second,
                 &format!("{class} p99 of {} us", micros(limit_ns as u64)),
                 &shares,
-            ),
-        },
+            )
+        }),
         reference_per_second,
         reference: variants[reference].name.clone(),
         limit_ns,

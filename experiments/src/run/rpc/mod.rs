@@ -142,6 +142,7 @@ pub fn run(
             .collect(),
         facts,
         paired: None,
+        ladder: None,
         extra: found::extra(scenario, &rows, equal, &twins, &limits),
     };
     let failed = rows.iter().filter(|row| row.answers_nobody());

@@ -121,6 +121,7 @@ pub fn run(
         variants: rows.iter().map(|row| row.variant(scenario, &limits, found::AGENT)).collect(),
         facts,
         paired: None,
+        ladder: None,
         extra: found::extra(scenario, &rows, equal, &twins, &limits),
     };
     let failed = rows.iter().filter(|row| row.answers_nobody());

@@ -8,7 +8,6 @@ use super::super::{compare, ladder, limits};
 use super::point::{refine, search};
 use super::{Failure, Found, Ground, Simulated, parallel};
 use crate::scenario::{Load, Scenario, Variant};
-use wave_report::model::VariantResult;
 
 impl Ground<'_> {
     /// Runs one point of this variant, unless an earlier run has finished it.
@@ -95,47 +94,26 @@ pub fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
     Ok(found)
 }
 
-/// Number of steps that `ladder` reports.
-pub fn ladder_steps(scenario: &Scenario) -> u64 {
-    (ladder::REPETITIONS * scenario.variants.len()) as u64
-}
-
-/// Searches every variant's saturation, under several seeds.
+/// Runs every variant under the ladder's load, and under a little less than it served.
 pub fn ladder(ground: &Ground<'_>) -> Result<Found, Failure> {
     let scenario = ground.scenario;
-    let Load::Search { low, high, probes } = scenario.run.load else {
-        return Err(Failure::Scenario("a ladder needs a [run.search]".into()));
-    };
+    let offered = ladder::offered(&scenario.run)?;
     let limits = limits(&scenario.workload);
-    let jobs: Vec<(&Variant, u64)> = scenario
-        .variants
-        .iter()
-        .flat_map(|variant| (0..ladder::REPETITIONS as u64).map(move |seed| (variant, seed)))
-        .collect();
-    let label = |(variant, seed): &(&Variant, u64)| {
-        format!("{}: saturation, {} of {}", variant.name, seed + 1, ladder::REPETITIONS)
-    };
-    let found = parallel::each(&jobs, &ground.progress, label, |&(variant, seed)| {
-        let mut simulated = Simulated::new(scenario, variant)?;
-        simulated.setup.seed = scenario.run.seed + seed;
-        let name = match seed {
-            0 => variant.name.clone(),
-            _ => format!("{} seed {}", variant.name, seed + 1),
-        };
-        let point = |load| ground.point(&simulated, &name, load);
-        let outcomes = search((low, high), probes, &limits, point)?;
-        Ok(variant_found(variant, &limits, outcomes))
+    let label = |variant: &Variant| format!("{}: {:.0} k/s", variant.name, offered / 1e3);
+    let ran = parallel::each(&scenario.variants, &ground.progress, label, |variant| {
+        let simulated = Simulated::new(scenario, variant)?;
+        let outcome = ground.point(&simulated, &variant.name, offered)?;
+        let served = ladder::Served::of(&[&outcome]);
+        let confirmed = (ladder::CONFIRMED_AT * served.median()).round();
+        let outcomes = vec![outcome, ground.point(&simulated, &variant.name, confirmed)?];
+        Ok((variant_found(variant, &limits, outcomes), served))
     })?;
-    let mut found = found.into_iter();
-    let searches: Vec<Vec<VariantResult>> = scenario
-        .variants
-        .iter()
-        .map(|_| found.by_ref().take(ladder::REPETITIONS).collect())
-        .collect();
-    let mut found = ladder::compare(&scenario.variants, searches);
-    found.facts.push((
-        format!("saturation: median of {} searches, a seed each", ladder::REPETITIONS),
-        "simulated; the points shown are those of the median search".to_owned(),
-    ));
+    let (mut variants, served): (Vec<_>, Vec<_>) = ran.into_iter().unzip();
+    for variant in &mut variants {
+        (variant.saturation_per_second, variant.not_measurable) = (None, None);
+        (variant.saturation_by_limit, variant.limits_not_measurable) = (Vec::new(), Vec::new());
+    }
+    let mut found = Found { variants, ..Found::default() };
+    ladder::conclude(&mut found, offered, &served);
     Ok(found)
 }

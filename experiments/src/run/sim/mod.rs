@@ -57,7 +57,7 @@ pub fn run(
     let all: Vec<Simulated> = all.collect::<Result<_, Failure>>()?;
     let steps = match scenario.kind {
         Kind::Load => load::steps(&scenario),
-        Kind::Ladder => load::ladder_steps(&scenario),
+        Kind::Ladder => scenario.variants.len() as u64,
         Kind::Crash(_) => scenario.variants.len() as u64,
         Kind::Enclaves(_) => enclaves::steps(&scenario),
         Kind::Chaos(_) => 0,
@@ -102,6 +102,7 @@ pub fn run(
         started,
         variants: found.variants,
         paired: None,
+        ladder: found.ladder,
         facts,
         extra: found.extra,
     };

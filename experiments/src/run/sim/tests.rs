@@ -99,14 +99,15 @@ fn facts_have_the_machine_and_the_link_of_every_variant() {
 
 #[test]
 fn ladder_runs_with_more_cores_than_this_machine_has() {
-    let search = "[run.search]\nlow = 400_000\nhigh = 3_200_000\nprobes = 5";
-    let mut ladder = scenario("ladder", search, "");
+    let mut ladder = scenario("ladder", "loads_per_second = [3_200_000]\nrounds = 6", "");
     ladder.variants.iter_mut().for_each(|variant| variant.host.cores = 16);
     let result = result(&ladder);
     let [shared, across] = &result.variants[..] else { panic!("two variants") };
     assert!(across.saturation_per_second >= Some(400e3), "{result:?}");
     assert!(shared.saturation_per_second >= across.saturation_per_second, "{result:?}");
-    assert!(result.extra["offload_vs_shm"].as_f64().is_some_and(|share| share <= 1.0));
+    let rungs = &result.ladder.as_ref().unwrap().rungs;
+    assert!(rungs[1].of_first.is_some_and(|share| share.value <= 1.0));
+    assert!(rungs.iter().all(|rung| rung.is_confirmed), "{rungs:?}");
     ladder.variants[0].host.cores = 241;
     let refused = run(&ladder, true, None, &Journal::none()).unwrap_err();
     assert!(refused.to_string().contains("cores is 241, allowed is 1 to 240"), "{refused}");

@@ -198,6 +198,6 @@ fn saturation_resting_on_a_disturbed_point_is_unknown() {
 
 #[test]
 fn sessions_share_the_time_for_repetitions_equally() {
-    assert_eq!(patience(&Kind::Load, 4), Duration::from_millis(3750));
-    assert_eq!(patience(&Kind::Ladder, 0), Duration::from_secs(60));
+    assert_eq!(patience(4), Duration::from_millis(3750));
+    assert_eq!(patience(0), Duration::from_secs(15));
 }

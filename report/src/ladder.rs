@@ -1,0 +1,55 @@
+//! What the variants of a ladder serve, as a table for the terminal and for the page.
+
+use super::model::{Figure, Ladder, Rung};
+use super::number::thousands;
+use super::paired::Table;
+
+/// A row per variant.
+pub fn table(ladder: &Ladder) -> Table {
+    let head = vec![
+        "variant",
+        "served\nk/s",
+        "of the first row\n(95% interval)",
+        "of the row above\n(95% interval)",
+        "confirmed",
+    ];
+    let row = |rung: &Rung| {
+        vec![
+            rung.name.clone(),
+            thousands(rung.per_second.value),
+            rung.of_first.map_or_else(String::new, ratio),
+            rung.of_previous.map_or_else(String::new, ratio),
+            (if rung.is_confirmed { "yes" } else { "no" }).to_owned(),
+        ]
+    };
+    Table { head, rows: ladder.rungs.iter().map(row).collect() }
+}
+
+/// How the figures are to be read, in a few lines.
+pub fn notes(ladder: &Ladder) -> Vec<String> {
+    let rounds = match ladder.rounds {
+        1 => "Ratios are of one run each.".to_owned(),
+        rounds => {
+            format!(
+                "Medians of {rounds} rounds, each with every variant; ratios are within a round."
+            )
+        }
+    };
+    vec![
+        format!(
+            "served: while {} k/s are offered, more than any variant can serve. {rounds}",
+            thousands(ladder.offered_per_second)
+        ),
+        format!(
+            "confirmed: a longer run, in which {:.0}% of that was offered, served it all.",
+            ladder.confirmed_at * 1e2
+        ),
+    ]
+}
+
+fn ratio(figure: Figure) -> String {
+    match figure.interval {
+        Some((low, high)) => format!("{:.2} ({low:.2} to {high:.2})", figure.value),
+        None => format!("{:.3}", figure.value),
+    }
+}
