@@ -30,26 +30,47 @@ struct Picture {
     sources: &'static [&'static str],
 }
 
-const PICTURES: &[Picture] = &[Picture {
-    name: "rocksdb-fifo",
-    run: &["run", "scenarios/rocksdb-fifo.toml"],
-    plot: "throughput-latency.svg",
-    has_table: true,
-    sources: &[
-        "scenarios/rocksdb-fifo.toml",
-        "compare/src",
-        "experiments/src/run/rounds.rs",
-        "experiments/src/run/rounds",
-        "experiments/src/run/session.rs",
-        "experiments/src/run/point.rs",
-        "experiments/src/run/seating.rs",
-        "report/src/paired.rs",
-        "report/src/plot/rounds.rs",
-        "workloads/src/generator.rs",
-        "workloads/src/recorder.rs",
-        "workloads/src/linux_threads.rs",
-    ],
-}];
+const PICTURES: &[Picture] = &[
+    Picture {
+        name: "rocksdb-fifo",
+        run: &["run", "scenarios/rocksdb-fifo.toml"],
+        plot: "throughput-latency.svg",
+        has_table: true,
+        sources: &[
+            "scenarios/rocksdb-fifo.toml",
+            "compare/src",
+            "experiments/src/run/rounds.rs",
+            "experiments/src/run/rounds",
+            "experiments/src/run/session.rs",
+            "experiments/src/run/point.rs",
+            "experiments/src/run/seating.rs",
+            "report/src/paired.rs",
+            "report/src/plot/rounds.rs",
+            "workloads/src/generator.rs",
+            "workloads/src/recorder.rs",
+            "workloads/src/linux_threads.rs",
+        ],
+    },
+    Picture {
+        name: "ladder",
+        run: &["run", "scenarios/ladder.toml"],
+        plot: "ladder.svg",
+        has_table: true,
+        sources: &[
+            "scenarios/ladder.toml",
+            "compare/src",
+            "experiments/src/run/rounds.rs",
+            "experiments/src/run/ladder.rs",
+            "experiments/src/run/session.rs",
+            "experiments/src/run/point.rs",
+            "experiments/src/run/seating.rs",
+            "report/src/ladder.rs",
+            "report/src/plot/bars.rs",
+            "workloads/src/generator.rs",
+            "workloads/src/recorder.rs",
+        ],
+    },
+];
 
 pub fn main(names: &[String]) -> ExitCode {
     let is_meant =
