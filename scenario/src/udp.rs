@@ -29,7 +29,7 @@ pub struct Udp {
     pub under_way: u32,
     /// Length of one measurement.
     pub seconds: f64,
-    /// Measurements of each value, in turns.
+    /// Rounds in which each value is measured once.
     pub rounds: u32,
     /// Numbers of outstanding requests per worker, in ascending order.
     pub outstanding: Vec<u32>,
@@ -92,7 +92,7 @@ pub(super) fn check(source: Source<'_>) -> Result<Udp, ScenarioError> {
         sockets: source.within("workload.sockets", sockets, 4, 1..=256)?,
         under_way: source.within("workload.under_way", under_way, 16, 1..=256)?,
         seconds: source.within("run.seconds", run.seconds.as_ref(), 0.5, 0.01..=3600.0)?,
-        rounds: source.within("run.rounds", run.rounds.as_ref(), 9, 1..=1_000)?,
+        rounds: source.within("run.rounds", run.rounds.as_ref(), 20, 1..=1_000)?,
         outstanding: outstanding(&run.outstanding, source)?,
         workers: source.within("host.workers", host.workers.as_ref(), 1, 1..=64)?,
         link: host.link.as_ref().map_or(Ok(Link::Shm), |written| link(written, source))?,
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn missing_fields_have_defaults() {
         let udp = parse(Path::new("x.toml"), TEXT).unwrap();
-        assert_eq!((udp.outstanding, udp.rounds, udp.link), (vec![1, 3], 9, Link::Shm));
+        assert_eq!((udp.outstanding, udp.rounds, udp.link), (vec![1, 3], 20, Link::Shm));
     }
 
     #[test]

@@ -118,7 +118,7 @@ pub(super) fn check(source: Source<'_>) -> Result<UdpFeedback, ScenarioError> {
         // The load's request ids start at the seed in their upper half.
         seed: source.within("run.seed", run.seed.as_ref(), defaults::SEED, 0..=1 << 20)?,
         loads: loads(&run.loads, source)?,
-        rounds: source.within("run.rounds", run.rounds.as_ref(), 9, 1..=1_000)?,
+        rounds: source.within("run.rounds", run.rounds.as_ref(), 20, 1..=1_000)?,
         limit_us: source.within("run.limit_us", run.limit_us.as_ref(), 5_000, 1..=10_000_000)?,
         queue_target: source.within("run.queue_target", target, 16, 1..=65_535)?,
         workers: source.within("host.workers", host.workers.as_ref(), 1, 1..=64)?,

@@ -3,7 +3,6 @@
 
 use std::time::{Duration, Instant};
 
-use wave_compare::Estimate;
 use wave_report::model::{Figure, Ladder, Rung, SATURATION_SERVED, VariantResult};
 use wave_report::number::thousands;
 use wave_workloads::generator::Settings;
@@ -11,7 +10,7 @@ use wave_workloads::generator::Settings;
 use super::load::Row;
 use super::neighbours::Neighbours;
 use super::point::Outcome;
-use super::rounds::{self, Machine};
+use super::rounds::{self, Machine, over_rounds};
 use super::{Failure, Found, Ground, limits};
 use crate::scenario::{Load, Run, Scenario};
 
@@ -85,22 +84,15 @@ impl Served {
     /// Divided by what another variant served in the same round.
     fn of_other(&self, other: &Served) -> Figure {
         let rounds = self.per_second.iter().zip(&other.per_second);
-        figure(&rounds.map(|(own, other)| own / other).collect::<Vec<f64>>())
+        over_rounds(&rounds.map(|(own, other)| own / other).collect::<Vec<f64>>())
     }
-}
-
-/// The median over rounds, with its interval if there are enough rounds.
-fn figure(rounds: &[f64]) -> Figure {
-    let value = wave_compare::median(rounds).unwrap_or(0.0);
-    let interval = Estimate::of_rounds(rounds).map(|estimate| (estimate.low, estimate.high));
-    Figure { value, interval }
 }
 
 /// Adds the ladder, and what it says of the variants, to `found`. Their points are the load offered, and the one that confirms.
 pub(super) fn conclude(found: &mut Found, offered: f64, served: &[Served]) {
     let mut rungs: Vec<Rung> = Vec::new();
     for (at, (variant, own)) in found.variants.iter_mut().zip(served).enumerate() {
-        let per_second = figure(&own.per_second);
+        let per_second = over_rounds(&own.per_second);
         if own.share >= SATURATION_SERVED {
             variant.not_measurable =
                 Some(format!("it served all of {} k/s: offer more", thousands(offered)));

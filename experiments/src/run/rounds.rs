@@ -12,6 +12,7 @@ pub(super) use conclusion::Machine;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
+use wave_compare::Estimate;
 use wave_workloads::generator::Settings;
 use wave_workloads::point::Limits;
 
@@ -21,7 +22,7 @@ use super::point::Outcome;
 use super::preemptions::Preempted;
 use super::session::{Session, variant_found};
 use super::{Failure, Found, Ground, limits};
-use wave_report::model::VariantResult;
+use wave_report::model::{Figure, VariantResult};
 
 /// One trial of a row in a round, as kept in the journal.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -92,6 +93,13 @@ pub(super) fn all<'a>(
         ground.end();
     }
     Ok(alive)
+}
+
+/// The median of a figure over rounds, with its interval if there are enough of them.
+pub(in crate::run) fn over_rounds(rounds: &[f64]) -> Figure {
+    let value = wave_compare::median(rounds).unwrap_or(0.0);
+    let interval = Estimate::of_rounds(rounds).map(|estimate| (estimate.low, estimate.high));
+    Figure { value, interval }
 }
 
 /// A fact: what a round is.

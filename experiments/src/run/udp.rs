@@ -1,5 +1,5 @@
 //! Throughput by the number of outstanding requests per worker: for each number, an agent with a front for datagrams, and its
-//! host. All are up at once and take turns; all but the one under load are asleep.
+//! host. All are up at once; in each round every one is loaded once, in random order, while the others are asleep (docs/adr/0106).
 
 mod result;
 
@@ -13,26 +13,28 @@ use wave_workloads::udp::{Asked, ClosedLoad, Shape};
 
 pub use self::result::{Row, UdpResult};
 use super::agent::AgentProcess;
+use super::neighbours::Neighbours;
+use super::rounds::Machine;
 use super::rpc::host_options;
 use super::seating::{self, Seating};
-use super::verdict::Watch;
 use super::{Failure, Journal, keep_house, machine, take_generators_seat};
 use crate::scenario::Udp;
-use crate::{cpu_time, store};
+use crate::store;
 use wave_lab::progress::Progress;
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct Measured {
+    /// 0 if a datagram was lost: a closed loop does not go on after that.
     per_second: f64,
-    /// Why the measurement does not count, if so: other processes disturbed it, or a datagram was lost.
-    set_aside: Option<String>,
+    /// What was lost, if so.
+    lost: Option<String>,
 }
 
 /// A host and its agent, for one number of outstanding requests.
 struct System {
     // Fields are dropped in order: the agent before its host.
     load: ClosedLoad,
-    agent: AgentProcess,
+    _agent: AgentProcess,
     _host: Server,
 }
 
@@ -45,31 +47,32 @@ pub fn run(scenario: &Udp, quiet: bool, journal: &Journal) -> Result<UdpResult, 
     let progress = Progress::new(values * (1 + rounds), quiet);
     journal.follow(&progress);
     progress.say(&super::planned(values * rounds, scenario.seconds));
+    let neighbours = Neighbours::now();
     let mut systems = Vec::new();
     for &outstanding in &scenario.outstanding {
         progress.begin(&format!("starting an agent with {outstanding} outstanding"));
         keep_house(&seating, &cpus)?;
         let mut system = System::start(scenario, outstanding, &seating)?;
         // Warm-up.
-        system.measure(scenario, &seating)?;
+        system.measure(scenario)?;
         systems.push(system);
         progress.end();
     }
     let mut measured: Vec<Vec<Measured>> = vec![Vec::new(); systems.len()];
-    for round in 0..scenario.rounds {
-        for (at, system) in systems.iter_mut().enumerate() {
+    for round in 0..rounds {
+        for at in wave_compare::order(0, round, systems.len()) {
             let outstanding = scenario.outstanding[at];
-            progress.begin(&format!("{outstanding} outstanding"));
+            progress.begin(&format!("round {} of {rounds}: {outstanding} outstanding", round + 1));
             let key = format!("{outstanding} outstanding, {round}");
-            measured[at].push(journal.point(&key, || system.measure(scenario, &seating))?);
+            measured[at].push(journal.point(&key, || systems[at].measure(scenario))?);
             progress.end();
         }
     }
-    let rows = scenario.outstanding.iter().zip(&measured);
-    let rows = rows.map(|(&outstanding, measured)| Row::new(outstanding, measured)).collect();
-    let started = journal.started();
-    let seating = seating.to_string();
-    Ok(UdpResult::new(scenario, rows, machine::machine(cpus.len()), seating, started))
+    drop(systems);
+    let busy = Machine::since(neighbours, cpus.len()).too_busy();
+    let rows = result::rows(&scenario.outstanding, &measured);
+    let (machine, started) = (machine::machine(cpus.len()), journal.started());
+    Ok(UdpResult::new(scenario, rows, busy, machine, seating.to_string(), started))
 }
 
 impl System {
@@ -90,27 +93,17 @@ impl System {
         let (sockets, yields) = (scenario.sockets as usize, seating.generator_yields);
         let load = ClosedLoad::connect(&address, sockets, asked, yields);
         let load = load.map_err(|error| Failure::Cannot(format!("{address}: {error}")))?;
-        Ok(System { load, agent, _host: host })
+        Ok(System { load, _agent: agent, _host: host })
     }
 
-    fn measure(&mut self, scenario: &Udp, seating: &Seating) -> Result<Measured, Failure> {
+    fn measure(&mut self, scenario: &Udp) -> Result<Measured, Failure> {
         let shape = Shape::Closed { under_way: scenario.under_way };
-        let (watch, agent_ns, start) = (Watch::start(seating), self.agent_ns()?, Instant::now());
+        let start = Instant::now();
         let answered = self.load.run(shape, Duration::from_secs_f64(scenario.seconds));
         let took = start.elapsed().as_secs_f64();
-        let used = self.agent_ns()?.saturating_sub(agent_ns);
-        let disturbed = watch.end(used as f64).disturbance();
         Ok(match answered {
-            Ok(answered) => Measured { per_second: answered as f64 / took, set_aside: disturbed },
-            Err(error) => Measured {
-                per_second: 0.0,
-                set_aside: Some(disturbed.unwrap_or_else(|| error.to_string())),
-            },
+            Ok(answered) => Measured { per_second: answered as f64 / took, lost: None },
+            Err(error) => Measured { per_second: 0.0, lost: Some(error.to_string()) },
         })
-    }
-
-    fn agent_ns(&self) -> Result<u64, Failure> {
-        let pid = self.agent.pid().as_raw_pid().unsigned_abs();
-        cpu_time::cpu_ns(pid, "").map_err(Failure::Cannot)
     }
 }

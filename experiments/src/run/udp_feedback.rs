@@ -1,6 +1,6 @@
 //! Overload by senders that follow the queue at the host, compared with senders that do not. First a closed loop measures the
-//! host's capacity. Then both kinds of sender offer the same multiples of it to the same agent, in turns, with the same
-//! arrivals.
+//! host's capacity. Then both kinds of sender offer the same multiples of it to the same agent, with the same arrivals: once in each
+//! round, in random order (docs/adr/0106).
 
 mod result;
 
@@ -15,12 +15,13 @@ use wave_workloads::udp::{Asked, ClosedLoad, Generator, Outcome, Settings, Shape
 
 pub use self::result::{FeedbackResult, Row};
 use super::agent::AgentProcess;
+use super::neighbours::Neighbours;
+use super::rounds::{Machine, over_rounds};
 use super::rpc::host_options;
 use super::seating::{self, Seating};
-use super::verdict::Watch;
 use super::{Failure, Journal, keep_house, machine, take_generators_seat};
 use crate::scenario::UdpFeedback;
-use crate::{cpu_time, store};
+use crate::store;
 use wave_lab::progress::Progress;
 
 /// Requests in flight on each socket of the capacity measurement.
@@ -51,13 +52,6 @@ impl Sending {
     }
 }
 
-/// Throughput of the closed loop.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-struct Capacity {
-    per_second: f64,
-    set_aside: Option<String>,
-}
-
 /// One load by one kind of sender.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Measured {
@@ -71,16 +65,10 @@ struct Measured {
     refused: f64,
     held_back: f64,
     lost: f64,
-    /// Why the measurement does not count, if so.
-    set_aside: Option<String>,
 }
 
 impl Measured {
-    fn new(
-        scenario: &UdpFeedback,
-        outcome: &Outcome,
-        disturbed: Option<String>,
-    ) -> Result<Self, Failure> {
+    fn new(scenario: &UdpFeedback, outcome: &Outcome) -> Result<Self, Failure> {
         let Outcome { point, ends, open_at_host, .. } = outcome;
         if ends.wrong > 0 {
             return Err(Failure::Check(format!("{} replies were wrong", ends.wrong)));
@@ -89,8 +77,6 @@ impl Measured {
         let limit_ns = u64::from(scenario.limit_us) * 1_000;
         let latencies = decode(&class.histogram).map_err(Failure::cannot)?;
         let of_due = |count: u64| count as f64 / point.sent.max(1) as f64;
-        let lag = &point.generator;
-        let lagged = (!lag.valid).then(|| lag.why_invalid.clone().unwrap_or_default());
         Ok(Measured {
             within_limit_per_second: latencies.count_between(0, limit_ns) as f64 / point.duration_s,
             p50_ns: class.latency.p50_ns as f64,
@@ -99,7 +85,6 @@ impl Measured {
             refused: of_due(ends.refused.values().sum()),
             held_back: of_due(point.refused),
             lost: of_due(ends.lost),
-            set_aside: disturbed.or(lagged),
         })
     }
 }
@@ -110,7 +95,7 @@ struct System {
     closed: ClosedLoad,
     /// In the order of [`Sending::BOTH`].
     senders: Vec<Generator>,
-    agent: AgentProcess,
+    _agent: AgentProcess,
     _host: Server,
     seating: Seating,
 }
@@ -129,39 +114,48 @@ pub fn run(
     let progress = Progress::new(1 + steps, quiet);
     journal.follow(&progress);
     progress.say(&super::planned(steps, scenario.seconds));
+    let neighbours = Neighbours::now();
     progress.begin("starting an agent and its host");
     keep_house(&seating, &cpus)?;
     let mut system = System::start(scenario, seating)?;
     // Warm-up.
     system.capacity(scenario)?;
     progress.end();
-    let mut capacities = Vec::new();
-    for round in 0..scenario.rounds {
+    let mut capacities: Vec<f64> = Vec::new();
+    for round in 0..rounds {
         progress.begin("the capacity");
-        capacities
-            .push(journal.point(&format!("capacity, {round}"), || system.capacity(scenario))?);
+        let key = format!("capacity, {round}");
+        capacities.push(journal.point(&key, || system.capacity(scenario))?);
         progress.end();
     }
-    let capacity = result::capacity(&capacities);
-    let mut measured = vec![Vec::new(); 2 * scenario.loads.len()];
-    let per_second = capacity["p50"].as_f64();
-    for round in 0..per_second.map_or(0, |_| scenario.rounds) {
-        for (load_at, load) in scenario.loads.iter().enumerate() {
-            for (at, sending) in Sending::BOTH.into_iter().enumerate() {
-                progress.begin(&format!("{}: {load} of the capacity", sending.name()));
-                let rate = load * per_second.expect("all rounds have a capacity");
-                let key = format!("{}, {load}, {round}", sending.name());
-                let point = journal.point(&key, || system.measure(scenario, at, rate))?;
-                measured[2 * load_at + at].push(point);
-                progress.end();
-            }
+    let capacity = over_rounds(&capacities);
+    if capacity.value <= 0.0 {
+        return Err(Failure::Cannot(
+            "the closed loop that measures the capacity lost datagrams in most rounds".into(),
+        ));
+    }
+    let kinds: Vec<(f64, usize)> =
+        scenario.loads.iter().flat_map(|load| [(*load, 0), (*load, 1)]).collect();
+    let mut measured = vec![Vec::new(); kinds.len()];
+    for round in 0..rounds {
+        for at in wave_compare::order(scenario.seed, round, kinds.len()) {
+            let (load, sender) = kinds[at];
+            let name = Sending::BOTH[sender].name();
+            progress.begin(&format!("round {} of {rounds}: {load} {name}", round + 1));
+            let rate = load * capacity.value;
+            let key = format!("{name}, {load}, {round}");
+            measured[at].push(journal.point(&key, || system.measure(scenario, sender, rate))?);
+            progress.end();
         }
     }
-    let kinds = scenario.loads.iter().flat_map(|load| Sending::BOTH.map(|each| (*load, each)));
-    let rows = kinds.zip(&measured).map(|((load, sending), all)| Row::new(load, sending, all));
+    let rows = kinds.iter().zip(&measured);
+    let rows = rows.map(|(&(load, sender), all)| Row::new(load, Sending::BOTH[sender], all));
+    let rows: Vec<Row> = rows.collect();
     let (machine, started) = (machine::machine(cpus.len()), journal.started());
     let seating = system.seating.to_string();
-    Ok(FeedbackResult::new(scenario, capacity, rows.collect(), machine, seating, started))
+    drop(system);
+    let busy = Machine::since(neighbours, cpus.len()).too_busy();
+    Ok(FeedbackResult::new(scenario, capacity, rows, busy, machine, seating, started))
 }
 
 impl System {
@@ -199,24 +193,14 @@ impl System {
             Generator::connect(&settings).map_err(Failure::cannot)
         });
         let senders = senders.into_iter().collect::<Result<_, _>>()?;
-        Ok(System { closed, senders, agent, _host: host, seating })
+        Ok(System { closed, senders, _agent: agent, _host: host, seating })
     }
 
-    fn capacity(&mut self, scenario: &UdpFeedback) -> Result<Capacity, Failure> {
-        let shape = Shape::Closed { under_way: UNDER_WAY };
-        let (watch, agent_ns, start) =
-            (Watch::start(&self.seating), self.agent_ns()?, Instant::now());
+    /// Throughput of the closed loop; 0 if a datagram was lost: it does not go on after that.
+    fn capacity(&mut self, scenario: &UdpFeedback) -> Result<f64, Failure> {
+        let (shape, start) = (Shape::Closed { under_way: UNDER_WAY }, Instant::now());
         let answered = self.closed.run(shape, Duration::from_secs_f64(scenario.seconds));
-        let took = start.elapsed().as_secs_f64();
-        let used = self.agent_ns()?.saturating_sub(agent_ns);
-        let set_aside = watch.end(used as f64).disturbance();
-        Ok(match answered {
-            Ok(answered) => Capacity { per_second: answered as f64 / took, set_aside },
-            Err(error) => {
-                let set_aside = set_aside.or_else(|| Some(error.to_string()));
-                Capacity { per_second: 0.0, set_aside }
-            }
-        })
+        Ok(answered.map_or(0.0, |answered| answered as f64 / start.elapsed().as_secs_f64()))
     }
 
     fn measure(
@@ -225,16 +209,8 @@ impl System {
         sender: usize,
         rate: f64,
     ) -> Result<Measured, Failure> {
-        let (watch, agent_ns) = (Watch::start(&self.seating), self.agent_ns()?);
         let [warm_up, counted] = scenario.times();
         let outcome = self.senders[sender].open(rate, warm_up, counted, DRAIN);
-        let outcome = outcome.map_err(Failure::cannot)?;
-        let used = self.agent_ns()?.saturating_sub(agent_ns);
-        Measured::new(scenario, &outcome, watch.end(used as f64).disturbance())
-    }
-
-    fn agent_ns(&self) -> Result<u64, Failure> {
-        let pid = self.agent.pid().as_raw_pid().unsigned_abs();
-        cpu_time::cpu_ns(pid, "").map_err(Failure::Cannot)
+        Measured::new(scenario, &outcome.map_err(Failure::cannot)?)
     }
 }

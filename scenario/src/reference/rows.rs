@@ -391,7 +391,10 @@ pub(super) const UDP: &[Row] = &[
     row("workload.under_way", "Requests in flight on each socket."),
     row("run", "Measurements."),
     row("run.seconds", "Length of one measurement."),
-    row("run.rounds", "Measurements of each value, in turns."),
+    row(
+        "run.rounds",
+        "Rounds in which each value is measured once, in random order. Fewer than 6 give no interval.",
+    ),
     row(
         "run.outstanding",
         "Outstanding requests per worker: values in ascending order, 64 at most.",
@@ -445,7 +448,10 @@ pub(super) const UDP_FEEDBACK: &[Row] = &[
         "run.loads",
         "Loads to offer as multiples of the capacity, in ascending order, 32 at most.",
     ),
-    row("run.rounds", "Measurements of each load and kind of sender, in turns."),
+    row(
+        "run.rounds",
+        "Rounds in which both kinds of sender run each load once, in random order. Fewer than 6 give no interval.",
+    ),
     row("run.limit_us", "Time from due to reply within which a reply counts as goodput."),
     row("run.queue_target", "Open requests at the host at which the windows aim."),
     row("host", "The host's side."),

@@ -5,18 +5,22 @@ use std::path::{Path, PathBuf};
 use comfy_table::CellAlignment;
 use maud::html;
 use serde::Serialize;
+use wave_compare::Better;
 use wave_lab::terminal::counted;
 use wave_lab::{Failure, table};
-use wave_report::model::Machine;
+use wave_report::model::{Figure, Machine};
 use wave_report::number::{short, thousands};
 use wave_report::plot::curves;
 use wave_report::terminal::wrapped;
 use wave_report::{Directory, ReportError, document, figure, folder};
 
 use super::Measured;
-use crate::measure::Chunks;
 use crate::run::machine;
+use crate::run::rounds::over_rounds;
 use crate::scenario::Udp;
+
+const HEAD: [&str; 4] =
+    ["outstanding", "k requests/s", "95% interval", "of the best (95% interval)"];
 
 /// Throughput of at least this share of the best is at the knee or beyond it.
 const NEAR: f64 = 0.95;
@@ -26,27 +30,34 @@ const NEAR: f64 = 0.95;
 pub struct Row {
     /// Maximum number of requests that a worker holds.
     pub outstanding: u32,
-    /// Requests per second: p5, p50 and p95 over the measurements that count; null if there are none.
-    pub per_second: serde_json::Value,
-    /// Number of measurements that count.
-    pub measurements: usize,
-    /// Reasons why tries were set aside.
-    pub set_aside: Vec<String>,
+    /// Requests per second.
+    pub per_second: Figure,
+    /// The same in each round, in order.
+    pub rounds_per_second: Vec<f64>,
+    /// Divided by the best row's in the same round: the one with the highest median.
+    pub of_best: Figure,
+    /// What was lost in rounds that ended early; such a round counts as 0 requests per second.
+    pub lost: Vec<String>,
 }
 
-impl Row {
-    pub(super) fn new(outstanding: u32, measured: &[Measured]) -> Row {
-        let counted = measured.iter().filter(|each| each.set_aside.is_none());
-        let counted = Chunks::new(counted.map(|each| each.per_second).collect());
-        let measurements = counted.values().len();
-        let per_second = if measurements > 0 { counted.json() } else { serde_json::Value::Null };
-        let set_aside = measured.iter().filter_map(|each| each.set_aside.clone()).collect();
-        Row { outstanding, per_second, measurements, set_aside }
-    }
-
-    fn at(&self, percentile: &str) -> Option<f64> {
-        self.per_second[percentile].as_f64()
-    }
+/// A row for each number of outstanding requests, from its measurements, one for each round.
+pub(super) fn rows(outstanding: &[u32], measured: &[Vec<Measured>]) -> Vec<Row> {
+    let rates = |rounds: &Vec<Measured>| rounds.iter().map(|round| round.per_second).collect();
+    let rates: Vec<Vec<f64>> = measured.iter().map(rates).collect();
+    let by_median =
+        |a: &&Vec<f64>, b: &&Vec<f64>| over_rounds(a).value.total_cmp(&over_rounds(b).value);
+    let best = rates.iter().max_by(by_median).cloned().unwrap_or_default();
+    let row = |((&outstanding, rates), measured): ((&u32, &Vec<f64>), &Vec<Measured>)| {
+        let of_best = rates.iter().zip(&best).map(|(own, best)| Better::Higher.ratio(*best, *own));
+        Row {
+            outstanding,
+            per_second: over_rounds(rates),
+            rounds_per_second: rates.clone(),
+            of_best: over_rounds(&of_best.collect::<Vec<f64>>()),
+            lost: measured.iter().filter_map(|round| round.lost.clone()).collect(),
+        }
+    };
+    outstanding.iter().zip(&rates).zip(measured).map(row).collect()
 }
 
 /// The result of a scenario of kind `udp`.
@@ -66,7 +77,7 @@ pub struct UdpResult {
     under_way: u32,
     /// A row for each number of outstanding requests.
     curve: Vec<Row>,
-    /// The smallest number with throughput within 5% of the best; null if a row has no measurement.
+    /// The smallest number with throughput within 5% of the best; null if nothing was answered.
     knee: Option<u32>,
     /// The answer to the scenario's question, in a sentence.
     conclusion: String,
@@ -76,6 +87,7 @@ impl UdpResult {
     pub(super) fn new(
         scenario: &Udp,
         curve: Vec<Row>,
+        busy: Option<String>,
         machine: Machine,
         seating: String,
         started: String,
@@ -94,19 +106,18 @@ impl UdpResult {
             work_us: scenario.work_us,
             under_way: scenario.sockets * scenario.under_way,
             knee: knee(&curve),
-            conclusion: conclusion(&curve),
+            conclusion: busy.unwrap_or_else(|| conclusion(&curve)),
             curve,
         }
     }
 
-    /// Whether every row has a measurement.
+    /// Whether any request was answered.
     pub fn is_measured(&self) -> bool {
         self.knee.is_some()
     }
 
     pub fn text(&self) -> String {
-        let mut all =
-            table(&["outstanding", "k requests/s", "p5", "p95", "of the best", "measurements"]);
+        let mut all = table(&HEAD);
         for column in all.column_iter_mut() {
             column.set_cell_alignment(CellAlignment::Right);
         }
@@ -124,33 +135,31 @@ impl UdpResult {
     }
 
     fn others(&self) -> String {
-        let aside: usize = self.curve.iter().map(|row| row.set_aside.len()).sum();
-        let why = self.curve.iter().flat_map(|row| &row.set_aside).next();
+        let lost: usize = self.curve.iter().map(|row| row.lost.len()).sum();
+        let why = self.curve.iter().flat_map(|row| &row.lost).next();
         why.map_or_else(String::new, |why| {
-            format!("\n{aside} measurements do not count; reason of the first: {why}")
+            format!("\n{lost} measurements ended early and count as 0; reason of the first: {why}")
         })
     }
 
-    fn cells(&self, row: &Row) -> [String; 6] {
-        let rate = |percentile| row.at(percentile).map_or_else(|| "-".to_owned(), thousands);
-        let best = best(&self.curve);
-        let share = row.at("p50").zip(best).map(|(rate, best)| format!("{:.2}", rate / best));
+    fn cells(&self, row: &Row) -> [String; 4] {
+        let interval = |figure: Figure, show: fn(f64) -> String| {
+            let known = |(low, high)| format!("{} to {}", show(low), show(high));
+            figure.interval.map_or_else(|| "-".to_owned(), known)
+        };
+        let two = |value: f64| format!("{value:.2}");
         [
             row.outstanding.to_string(),
-            rate("p50"),
-            rate("p5"),
-            rate("p95"),
-            share.unwrap_or_else(|| "-".to_owned()),
-            row.measurements.to_string(),
+            thousands(row.per_second.value),
+            interval(row.per_second, thousands),
+            format!("{:.2} ({})", row.of_best.value, interval(row.of_best, two)),
         ]
     }
 
     /// Writes the files of the result into a folder below `out`.
     pub fn write(&self, out: &Path) -> Result<PathBuf, Failure> {
-        let points = self
-            .curve
-            .iter()
-            .filter_map(|row| Some((f64::from(row.outstanding), row.at("p50")? / 1e3)));
+        let point = |row: &Row| (f64::from(row.outstanding), row.per_second.value / 1e3);
+        let points = self.curve.iter().map(point);
         let median = ("median".to_owned(), points.collect());
         let axes = ["outstanding requests per worker", "k requests/s"];
         let plot = curves::draw("Throughput", axes, &[median]);
@@ -158,11 +167,12 @@ impl UdpResult {
             file: "throughput.svg",
             why: error.to_string(),
         })?;
-        let mut csv = "outstanding,p5,p50,p95,measurements\n".to_owned();
-        for row in &self.curve {
-            let rates = ["p5", "p50", "p95"]
-                .map(|at| row.at(at).map_or_else(String::new, |rate| rate.to_string()));
-            csv += &format!("{},{},{}\n", row.outstanding, rates.join(","), row.measurements);
+        let mut csv = "outstanding,per_second,low,high,of_best\n".to_owned();
+        for Row { outstanding, per_second, of_best, .. } in &self.curve {
+            let ends =
+                per_second.interval.map(|(low, high)| [low, high].map(|end| end.to_string()));
+            let [low, high] = ends.unwrap_or_default();
+            csv += &format!("{outstanding},{},{low},{high},{}\n", per_second.value, of_best.value);
         }
         let directory = Directory::create(folder(out, &self.scenario, self.host))?;
         directory.write("throughput.svg", plot.as_bytes())?;
@@ -173,13 +183,12 @@ impl UdpResult {
     }
 
     fn page(&self, plot: &str) -> String {
-        let head = ["outstanding", "k requests/s", "p5", "p95", "of the best", "measurements"];
         let body = html! {
             p { (self.description) }
             p { (self.about()) }
             p { strong { (self.conclusion) } }
             table {
-                thead { tr { @for cell in head { th { (cell) } } } }
+                thead { tr { @for cell in HEAD { th { (cell) } } } }
                 tbody { @for row in &self.curve { tr { @for cell in self.cells(row) { td { (cell) } } } } }
             }
             p { (self.others()) }
@@ -190,26 +199,23 @@ impl UdpResult {
     }
 }
 
-fn best(rows: &[Row]) -> Option<f64> {
-    rows.iter().filter_map(|row| row.at("p50")).reduce(f64::max)
+fn best(rows: &[Row]) -> Option<&Row> {
+    let answered = rows.iter().filter(|row| row.per_second.value > 0.0);
+    answered.max_by(|a, b| a.per_second.value.total_cmp(&b.per_second.value))
 }
 
 fn knee(rows: &[Row]) -> Option<u32> {
-    let medians: Option<Vec<f64>> = rows.iter().map(|row| row.at("p50")).collect();
-    let best = best(rows)?;
-    let near = rows.iter().zip(medians?).find(|(_, rate)| *rate >= NEAR * best);
-    near.map(|(row, _)| row.outstanding)
+    best(rows)?;
+    rows.iter().find(|row| row.of_best.value >= NEAR).map(|row| row.outstanding)
 }
 
 /// The knee in words, and whether the numbers tried bound it.
 fn conclusion(rows: &[Row]) -> String {
     let at = |outstanding: u32| rows.iter().find(|row| row.outstanding == outstanding);
-    let Some((knee, row)) = knee(rows).and_then(|knee| Some((knee, at(knee)?))) else {
-        return "NO RESULT: a row has no measurement that counts; run it again on a quiet machine."
-            .to_owned();
+    let found = knee(rows).and_then(|knee| Some((knee, at(knee)?, best(rows)?)));
+    let Some((knee, row, best)) = found else {
+        return "NO RESULT: most rounds ended early, as datagrams were lost.".to_owned();
     };
-    let rate = |row: &Row| row.at("p50").map_or_else(|| "-".to_owned(), thousands);
-    let best = rows.iter().find(|row| row.at("p50") == best(rows)).unwrap_or(row);
     let last = match rows.last() {
         Some(last) if last.outstanding == best.outstanding => {
             ", the most tried, so that more may be better still"
@@ -219,8 +225,8 @@ fn conclusion(rows: &[Row]) -> String {
     format!(
         "{} per worker, the least within 5% of the best, serve {} k/s; the best is {} k/s, with {}{last}.",
         counted(knee, "outstanding request"),
-        rate(row),
-        rate(best),
+        thousands(row.per_second.value),
+        thousands(best.per_second.value),
         best.outstanding
     )
 }
@@ -229,26 +235,26 @@ fn conclusion(rows: &[Row]) -> String {
 mod tests {
     use super::*;
 
-    fn row(outstanding: u32, rates: &[f64]) -> Row {
-        let all: Vec<Measured> =
-            rates.iter().map(|&per_second| Measured { per_second, set_aside: None }).collect();
-        Row::new(outstanding, &all)
+    fn measured(rates: &[f64]) -> Vec<Measured> {
+        rates.iter().map(|&per_second| Measured { per_second, lost: None }).collect()
     }
 
     #[test]
     fn knee_is_the_smallest_number_near_the_best() {
-        let mut rows =
-            vec![row(1, &[50.0, 60.0, 55.0]), row(2, &[94.0]), row(3, &[96.0]), row(4, &[100.0])];
-        assert_eq!(knee(&rows), Some(3));
+        // The machine is half as fast in the second round, which ratios within a round do not show.
+        let mut all: Vec<Vec<Measured>> =
+            [50.0, 94.0, 96.0, 100.0].map(|rate| measured(&[rate, rate / 2.0, rate])).into();
+        let rows = |all: &[Vec<Measured>]| rows(&[1, 2, 3, 4], all);
+        let found = rows(&all);
+        assert_eq!((knee(&found), found[0].of_best.value), (Some(3), 0.5));
         assert_eq!(
-            conclusion(&rows),
+            conclusion(&found),
             "3 outstanding requests per worker, the least within 5% of the best, serve 0.1 k/s; the best is 0.1 k/s, with 4, the \
              most tried, so that more may be better still."
         );
-        let disturbed = Measured { per_second: 1e9, set_aside: Some("disturbed: x".into()) };
-        rows[0] = Row::new(1, &[disturbed]);
-        assert_eq!((knee(&rows), rows[0].measurements), (None, 0));
-        assert!(conclusion(&rows).starts_with("NO RESULT"));
-        assert_eq!(best(&rows), Some(100.0), "a measurement that does not count is not the best");
+        all[3][0] = Measured { per_second: 0.0, lost: Some("a datagram".into()) };
+        let found = rows(&all);
+        assert_eq!((found[3].per_second.value, found[3].lost.len()), (50.0, 1));
+        assert_eq!(knee(&rows(&[measured(&[0.0]), measured(&[0.0])])), None);
     }
 }

@@ -5,108 +5,83 @@ use std::path::{Path, PathBuf};
 use comfy_table::CellAlignment;
 use maud::html;
 use serde::Serialize;
-use serde_json::Value;
 use wave_lab::terminal::counted;
 use wave_lab::{Failure, table};
-use wave_report::model::Machine;
+use wave_report::model::{Figure, Machine};
 use wave_report::number::{micros, short, thousands};
 use wave_report::plot::curves;
 use wave_report::terminal::wrapped;
 use wave_report::{Directory, ReportError, document, figure, folder};
 
-use super::{Capacity, Measured, Sending};
-use crate::measure::Chunks;
+use super::{Measured, Sending};
 use crate::run::machine;
+use crate::run::rounds::over_rounds;
 use crate::scenario::UdpFeedback;
 
-/// Columns of the table; figures are medians over the measurements.
-const HEAD: [&str; 11] = [
+/// Columns of the table; figures are medians over rounds.
+const HEAD: [&str; 9] = [
     "load",
     "senders",
     "in time, k/s",
-    "p5",
-    "p95",
+    "95% interval",
     "p50, us",
     "p99, us",
     "open",
     "refused",
     "not sent",
-    "measurements",
 ];
 
-/// One load by one kind of sender: p5, p50 and p95 over the measurements that count; null if there are none.
+/// One load by one kind of sender.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// Multiple of the capacity.
     pub load: f64,
     pub senders: &'static str,
     /// Replies within the limit, per second.
-    pub within_limit_per_second: Value,
-    pub p50_ns: Value,
-    pub p99_ns: Value,
+    pub within_limit_per_second: Figure,
+    pub p50_ns: Figure,
+    pub p99_ns: Figure,
     /// Mean number of open requests at the host, from replies.
-    pub open_at_host: Value,
+    pub open_at_host: Figure,
     /// Shares of the due requests.
-    pub refused: Value,
-    pub held_back: Value,
-    pub lost: Value,
-    /// Number of measurements that count.
-    pub measurements: usize,
-    /// Reasons why the others were set aside.
-    pub set_aside: Vec<String>,
+    pub refused: Figure,
+    pub held_back: Figure,
+    pub lost: Figure,
 }
 
 impl Row {
-    pub(super) fn new(load: f64, sending: Sending, measured: &[Measured]) -> Row {
-        let counted: Vec<_> = measured.iter().filter(|each| each.set_aside.is_none()).collect();
-        let chunks =
-            |of: fn(&Measured) -> f64| percentiles(counted.iter().map(|each| of(each)).collect());
+    pub(super) fn new(load: f64, sending: Sending, rounds: &[Measured]) -> Row {
+        let of = |of: fn(&Measured) -> f64| over_rounds(&rounds.iter().map(of).collect::<Vec<_>>());
         Row {
             load,
             senders: sending.name(),
-            within_limit_per_second: chunks(|each| each.within_limit_per_second),
-            p50_ns: chunks(|each| each.p50_ns),
-            p99_ns: chunks(|each| each.p99_ns),
-            open_at_host: chunks(|each| each.open_at_host),
-            refused: chunks(|each| each.refused),
-            held_back: chunks(|each| each.held_back),
-            lost: chunks(|each| each.lost),
-            measurements: counted.len(),
-            set_aside: measured.iter().filter_map(|each| each.set_aside.clone()).collect(),
+            within_limit_per_second: of(|each| each.within_limit_per_second),
+            p50_ns: of(|each| each.p50_ns),
+            p99_ns: of(|each| each.p99_ns),
+            open_at_host: of(|each| each.open_at_host),
+            refused: of(|each| each.refused),
+            held_back: of(|each| each.held_back),
+            lost: of(|each| each.lost),
         }
     }
 
     fn cells(&self) -> Vec<String> {
-        let cell = |value: &Value, at: &str, show: fn(f64) -> String| {
-            value[at].as_f64().map_or_else(|| "-".to_owned(), show)
-        };
-        let us = |ns: f64| micros(ns as u64);
-        let percent = |share: f64| format!("{:.1}%", 100.0 * share);
-        let rate = &self.within_limit_per_second;
+        let percent = |share: Figure| format!("{:.1}%", 100.0 * share.value);
+        let us = |ns: Figure| micros(ns.value as u64);
+        let rate = self.within_limit_per_second;
+        let known = |(low, high)| format!("{} to {}", thousands(low), thousands(high));
         vec![
             self.load.to_string(),
             self.senders.to_owned(),
-            cell(rate, "p50", thousands),
-            cell(rate, "p5", thousands),
-            cell(rate, "p95", thousands),
-            cell(&self.p50_ns, "p50", us),
-            cell(&self.p99_ns, "p50", us),
-            cell(&self.open_at_host, "p50", short),
-            cell(&self.refused, "p50", percent),
-            cell(&self.held_back, "p50", percent),
-            self.measurements.to_string(),
+            thousands(rate.value),
+            rate.interval.map_or_else(|| "-".to_owned(), known),
+            us(self.p50_ns),
+            us(self.p99_ns),
+            short(self.open_at_host.value),
+            percent(self.refused),
+            percent(self.held_back),
         ]
     }
-}
-
-fn percentiles(values: Vec<f64>) -> Value {
-    if values.is_empty() { Value::Null } else { Chunks::new(values).json() }
-}
-
-/// The capacity: p5, p50 and p95 over the measurements that count; null if there are none.
-pub(super) fn capacity(measured: &[Capacity]) -> Value {
-    let counted = measured.iter().filter(|each| each.set_aside.is_none());
-    percentiles(counted.map(|each| each.per_second).collect())
 }
 
 /// The result of a scenario of kind `udp-feedback`.
@@ -129,10 +104,10 @@ pub struct FeedbackResult {
     limit_us: u32,
     seed: u64,
     /// Requests per second of a closed loop.
-    capacity_per_second: Value,
+    capacity_per_second: Figure,
     /// Goodput at the highest load as a share of the capacity: medians.
-    in_time_with_feedback: Option<f64>,
-    in_time_without_feedback: Option<f64>,
+    in_time_with_feedback: f64,
+    in_time_without_feedback: f64,
     rows: Vec<Row>,
     /// The answer to the scenario's question, in a sentence.
     conclusion: String,
@@ -141,16 +116,16 @@ pub struct FeedbackResult {
 impl FeedbackResult {
     pub(super) fn new(
         scenario: &UdpFeedback,
-        capacity_per_second: Value,
+        capacity_per_second: Figure,
         rows: Vec<Row>,
+        busy: Option<String>,
         machine: Machine,
         seating: String,
         started: String,
     ) -> FeedbackResult {
         let in_time = |sending: Sending| {
-            let row = rows.iter().rev().find(|row| row.senders == sending.name())?;
-            let rate = row.within_limit_per_second["p50"].as_f64()?;
-            Some(rate / capacity_per_second["p50"].as_f64()?)
+            let row = rows.iter().rev().find(|row| row.senders == sending.name());
+            row.map_or(0.0, |row| row.within_limit_per_second.value / capacity_per_second.value)
         };
         let mut result = FeedbackResult {
             scenario: scenario.name.clone(),
@@ -175,13 +150,13 @@ impl FeedbackResult {
             rows,
             conclusion: String::new(),
         };
-        result.conclusion = result.found();
+        result.conclusion = busy.unwrap_or_else(|| result.found());
         result
     }
 
-    /// Whether every row has a measurement.
+    /// Always: every round counts.
     pub fn is_measured(&self) -> bool {
-        !self.capacity_per_second.is_null() && self.rows.iter().all(|row| row.measurements > 0)
+        true
     }
 
     pub fn text(&self) -> String {
@@ -190,15 +165,14 @@ impl FeedbackResult {
             column.set_cell_alignment(CellAlignment::Right);
         }
         all.add_rows(self.rows.iter().map(Row::cells));
-        format!("{}\n\n{all}{}\n\n{}", self.about(), self.others(), wrapped(&self.conclusion))
+        format!("{}\n\n{all}\n\n{}", self.about(), wrapped(&self.conclusion))
     }
 
     fn about(&self) -> String {
         let FeedbackResult { workers, sockets, queue_target, link, seating, .. } = self;
         let (work, limit) = (short(self.work_us), self.limit_us);
         let (workers, sockets) = (counted(*workers, "worker"), counted(*sockets, "socket"));
-        let capacity = self.capacity_per_second["p50"].as_f64();
-        let capacity = capacity.map_or_else(|| "unknown".to_owned(), thousands);
+        let capacity = thousands(self.capacity_per_second.value);
         format!(
             "{workers}, requests of {work} us, {sockets}, link {link}. Capacity by a closed loop: {capacity} k/s. \
              In time: within {limit} us of the due time. Windows aim at {queue_target} open requests. {seating}"
@@ -206,33 +180,19 @@ impl FeedbackResult {
     }
 
     fn found(&self) -> String {
-        let share = |found: Option<f64>| found.filter(|_| self.is_measured());
-        match (share(self.in_time_with_feedback), share(self.in_time_without_feedback)) {
-            (Some(with), Some(without)) => format!(
-                "At {} times the capacity, {with:.2} of the capacity is served in time with feedback, and {without:.2} without.",
-                self.rows.last().map_or(0.0, |row| row.load)
-            ),
-            _ => {
-                "NO RESULT: a row or the capacity has no measurement that counts; run it again on a quiet machine."
-                    .to_owned()
-            }
-        }
-    }
-
-    fn others(&self) -> String {
-        let aside: usize = self.rows.iter().map(|row| row.set_aside.len()).sum();
-        let why = self.rows.iter().flat_map(|row| &row.set_aside).next();
-        why.map_or_else(String::new, |why| {
-            format!("\n{aside} measurements do not count; reason of the first: {why}")
-        })
+        format!(
+            "At {} times the capacity, {:.2} of the capacity is served in time with feedback, and {:.2} without.",
+            self.rows.last().map_or(0.0, |row| row.load),
+            self.in_time_with_feedback,
+            self.in_time_without_feedback
+        )
     }
 
     /// Writes the files of the result into a folder below `out`.
     pub fn write(&self, out: &Path) -> Result<PathBuf, Failure> {
         let curve = |sending: Sending| {
             let rows = self.rows.iter().filter(|row| row.senders == sending.name());
-            let rate = |row: &Row| row.within_limit_per_second["p50"].as_f64();
-            let points = rows.filter_map(|row| Some((row.load, rate(row)? / 1e3)));
+            let points = rows.map(|row| (row.load, row.within_limit_per_second.value / 1e3));
             (sending.name().to_owned(), points.collect())
         };
         let curves: Vec<curves::Curve> = Sending::BOTH.into_iter().map(curve).collect();
@@ -248,24 +208,22 @@ impl FeedbackResult {
         Ok(directory.into_path())
     }
 
-    /// Medians of the measurements.
+    /// Medians over rounds.
     fn csv(&self) -> String {
-        let mut csv = "load,senders,within_limit_per_second,p50_ns,p99_ns,open_at_host,refused,held_back,lost,measurements\n"
+        let mut csv = "load,senders,within_limit_per_second,p50_ns,p99_ns,open_at_host,refused,held_back,lost\n"
             .to_owned();
         for row in &self.rows {
             let all = [
-                &row.within_limit_per_second,
-                &row.p50_ns,
-                &row.p99_ns,
-                &row.open_at_host,
-                &row.refused,
-                &row.held_back,
-                &row.lost,
+                row.within_limit_per_second,
+                row.p50_ns,
+                row.p99_ns,
+                row.open_at_host,
+                row.refused,
+                row.held_back,
+                row.lost,
             ];
-            let medians =
-                all.map(|of| of["p50"].as_f64().map_or_else(String::new, |it| it.to_string()));
-            let (load, senders) = (row.load, row.senders);
-            csv += &format!("{load},{senders},{},{}\n", medians.join(","), row.measurements);
+            let medians = all.map(|figure| figure.value.to_string()).join(",");
+            csv += &format!("{},{},{medians}\n", row.load, row.senders);
         }
         csv
     }
@@ -279,7 +237,6 @@ impl FeedbackResult {
                 thead { tr { @for cell in HEAD { th { (cell) } } } }
                 tbody { @for row in &self.rows { tr { @for cell in row.cells() { td { (cell) } } } } }
             }
-            p { (self.others()) }
             (figure(plot))
             p { "Wave " (self.version) ", " (self.machine.model) ", Linux " (self.machine.kernel) ", " (self.started) }
         };
@@ -296,37 +253,28 @@ mod tests {
         Measured { within_limit_per_second: per_second, ..Measured::default() }
     }
 
-    fn result(rows: Vec<Row>) -> FeedbackResult {
-        let text = include_str!("../../../../scenarios/udp-feedback.toml");
-        let scenario = parse_udp_feedback(Path::new("udp-feedback.toml"), text).unwrap();
-        let machine = Machine { cpus: 2, model: "m".into(), kernel: "k".into() };
-        let counted = Capacity { per_second: 1_000.0, set_aside: None };
-        let aside = Capacity { per_second: 9_000.0, set_aside: Some("disturbed: x".into()) };
-        let capacity = capacity(&[counted, aside]);
-        FeedbackResult::new(&scenario, capacity, rows, machine, "s".into(), "t".into())
-    }
-
     #[test]
-    fn shares_use_the_highest_load_and_measurements_that_count() {
-        let aside = Measured { set_aside: Some("the generator lagged".into()), ..measured(1e9) };
+    fn shares_use_the_highest_load_and_medians() {
         let both = |load, with: &[Measured], without: &[Measured]| {
             [Row::new(load, Sending::All, without), Row::new(load, Sending::Windows, with)]
         };
         let low = both(1.0, &[measured(900.0)], &[measured(900.0)]);
-        let with = [measured(800.0), aside.clone(), measured(700.0), measured(900.0)];
+        let with = [measured(800.0), measured(0.0), measured(900.0)];
         let high = both(2.0, &with, &[measured(100.0)]);
-        let found = result([low.clone(), high].concat());
-        assert_eq!(found.in_time_with_feedback, Some(0.8));
-        assert_eq!(found.in_time_without_feedback, Some(0.1));
+        let text = include_str!("../../../../scenarios/udp-feedback.toml");
+        let scenario = parse_udp_feedback(Path::new("udp-feedback.toml"), text).unwrap();
+        let result = |busy| {
+            let machine = Machine { cpus: 2, model: "m".into(), kernel: "k".into() };
+            let (capacity, rows) = (over_rounds(&[1_000.0]), [low.clone(), high.clone()].concat());
+            FeedbackResult::new(&scenario, capacity, rows, busy, machine, "s".into(), "t".into())
+        };
+        let found = result(None);
+        assert_eq!((found.in_time_with_feedback, found.in_time_without_feedback), (0.8, 0.1));
         let conclusion = "At 2 times the capacity, 0.80 of the capacity is served in time with feedback, and 0.10 without.";
-        assert!(found.is_measured() && found.text().ends_with(conclusion), "{}", found.text());
+        assert!(found.text().ends_with(conclusion), "{}", found.text());
         assert_eq!(serde_json::to_value(&found).unwrap()["conclusion"], conclusion);
         assert!(found.page("").contains(conclusion));
         assert_eq!(found.csv().lines().count(), 1 + 4);
-
-        let high = both(2.0, &[aside], &[measured(100.0)]);
-        let found = result([low, high].concat());
-        assert!(!found.is_measured() && found.text().contains("NO RESULT"));
-        assert!(found.rows[3].p99_ns.is_null());
+        assert_eq!(result(Some("busy".into())).conclusion, "busy");
     }
 }
