@@ -161,7 +161,6 @@ pub fn run(plan: &Plan, quiet: bool) -> Result<Found, Failure> {
         timed: 0,
         queue_target: None,
         stop: None,
-        stalls: None,
     };
     let mut good = Generator::connect(&settings).map_err(Failure::cannot)?;
     // Warms up: the host attaches, and the agent allocates the memory that a quiet client needs.

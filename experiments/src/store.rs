@@ -7,7 +7,6 @@ use wave_workloads::grpc::proto::DESCRIPTORS;
 use wave_workloads::grpc::proto::echo::{Payload, Work};
 use wave_workloads::grpc::proto::kv::{GetRequest, PutRequest, RangeReply, RangeRequest};
 use wave_workloads::grpc::store::{Refusal, Store, echo, spin};
-use wave_workloads::udp::Stalls;
 
 /// The field of every request with its SLO in microseconds.
 const SLO_FIELD: u16 = 1;
@@ -55,19 +54,11 @@ pub fn methods(store: Store) -> Methods {
 
 /// The unary echo, and work of a given length: methods 0 and 1.
 pub fn echo_methods() -> Methods {
-    echo_methods_counting(Stalls::default())
-}
-
-/// As [`echo_methods`], but counts work during which the machine stalled, before its reply.
-pub fn echo_methods_counting(stalls: Stalls) -> Methods {
     let path = "/wave.echo.v1.Echo/Unary";
     let methods = typed::unary(Methods::new(), path, |_, payload: Payload| Ok(echo(payload)));
     let path = "/wave.echo.v1.Echo/Spin";
-    typed::unary(methods, path, move |_, work: Work| {
-        let served = spin(&work, wave_user::preempt_point).map_err(status)?;
-        if served.machine_stalled {
-            stalls.count();
-        }
+    typed::unary(methods, path, |_, work: Work| {
+        spin(&work, wave_user::preempt_point).map_err(status)?;
         Ok(work)
     })
     .tuned(path, |method| method.class_max = RANGE_CLASS)

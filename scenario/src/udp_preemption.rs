@@ -31,21 +31,15 @@ pub struct UdpPreemption {
     /// Percentage of long requests.
     pub long_percent: f64,
     pub sockets: u32,
-    /// Length of a point, warm-up included.
+    /// Length of a trial, warm-up included.
     pub seconds: f64,
-    /// First part of a point, which is not counted.
+    /// First part of a trial, which is not counted.
     pub warmup_seconds: f64,
     /// Seed of arrivals and classes.
     pub seed: u64,
-    /// Loads of the search for saturations, in ascending order.
+    /// In ascending order.
     pub loads_per_second: Vec<f64>,
-    /// Number of further loads for each system, near its saturation.
-    pub refine: u32,
-    /// Limit on the p99 of short requests that defines saturation.
-    pub short_p99_us: u32,
-    /// The load of the comparison, as a share of the lower saturation.
-    pub load: f64,
-    /// Measurements of each system at that load, in turns.
+    /// Rounds in which both systems run each load once.
     pub rounds: u32,
     pub cores: u32,
     /// Threads that serve requests.
@@ -88,9 +82,6 @@ struct RawRun {
     warmup_seconds: Option<Spanned<f64>>,
     seed: Option<Spanned<u64>>,
     loads_per_second: Spanned<Vec<Spanned<f64>>>,
-    refine: Option<Spanned<u32>>,
-    short_p99_us: Option<Spanned<u32>>,
-    load: Option<Spanned<f64>>,
     rounds: Option<Spanned<u32>>,
 }
 
@@ -134,7 +125,6 @@ pub(super) fn check(source: Source<'_>) -> Result<UdpPreemption, ScenarioError> 
     let highest = loads_per_second.last().copied().unwrap_or(0.0);
     let span = run.loads_per_second.span();
     source.few_requests("run.loads_per_second", highest, seconds, span)?;
-    let limit = run.short_p99_us.as_ref();
     let (cores, threads) = (host.cores.as_ref(), host.threads.as_ref());
     let default = defaults::RPC_THREADS;
     Ok(UdpPreemption {
@@ -149,15 +139,7 @@ pub(super) fn check(source: Source<'_>) -> Result<UdpPreemption, ScenarioError> 
         // The load's request ids start at the seed in their upper half.
         seed: source.within("run.seed", run.seed.as_ref(), defaults::SEED, 0..=1 << 20)?,
         loads_per_second,
-        refine: source.within("run.refine", run.refine.as_ref(), 3, 0..=20)?,
-        short_p99_us: source.within(
-            "run.short_p99_us",
-            limit,
-            defaults::GET_P99_US,
-            1..=1_000_000,
-        )?,
-        load: source.within("run.load", run.load.as_ref(), defaults::COMPARE_AT, 0.01..=1.0)?,
-        rounds: source.within("run.rounds", run.rounds.as_ref(), 9, 1..=1_000)?,
+        rounds: source.within("run.rounds", run.rounds.as_ref(), 20, 1..=1_000)?,
         cores: source.within("host.cores", cores, defaults::CORES, 1..=WORKERS_MAX)?,
         threads: source.within("host.threads", threads, default, 1..=WORKERS_MAX)?,
         outstanding: source.within(
@@ -196,10 +178,10 @@ mod tests {
         "name = \"x\"\nkind = \"udp-preemption\"\n[run]\nloads_per_second = [1000, 2000]\n";
 
     #[test]
-    fn defaults_are_the_papers_figure_2_at_80_percent() {
+    fn defaults_are_those_of_the_papers_figure_2() {
         let found = parse(Path::new("x.toml"), TEXT).unwrap();
         assert_eq!(found.mix().to_string(), "5us=99.5,100us=0.5");
-        assert_eq!((found.slice_us, found.outstanding, found.load), (10, 4, 0.8));
+        assert_eq!((found.slice_us, found.outstanding, found.rounds), (10, 4, 20));
         assert_eq!(found.link, Link::Shm);
     }
 
@@ -207,7 +189,7 @@ mod tests {
     fn inconsistent_values_are_refused_with_their_line() {
         for (from, to, expected) in [
             ("[1000, 2000]", "[2, 1]", "x.toml:4: `run.loads_per_second` has 1 after 2"),
-            ("[run]\n", "[run]\nload = 1.5\n", "x.toml:4: `run.load` is 1.5, expected 0.01 to 1"),
+            ("[run]\n", "[run]\nrounds = 0\n", "x.toml:4: `run.rounds` is 0, expected 1 to 1000"),
             (
                 "[run]",
                 "[workload]\nshort_us = 200\n[run]",

@@ -8,7 +8,6 @@
 
 mod closed;
 mod mix;
-mod stalls;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -24,8 +23,6 @@ use wave_udp_client::wire::{DATAGRAM_MAX, Header, IDEMPOTENT, REFUSED, REPLY, St
 
 pub use self::closed::{Asked, ClosedLoad, Shape};
 pub use self::mix::{Kind, ParseError, UdpMix};
-pub use self::stalls::Stalls;
-use self::stalls::Unseen;
 use crate::arrivals::{self, Load};
 use crate::cpu::monotonic_ns;
 use crate::generator::{self, Refused, Request, Seat, Server};
@@ -80,9 +77,6 @@ pub struct Settings {
     pub queue_target: Option<u32>,
     /// Ends the load when it becomes true; what was measured so far is the outcome.
     pub stop: Option<Arc<AtomicBool>>,
-    /// Stalls noticed by the server. From such a stall, or one of the generator's own, latencies are set aside until no request
-    /// is in flight. `None` keeps all latencies.
-    pub stalls: Option<Stalls>,
 }
 
 /// Outcomes of the requests that were due after the warm-up.
@@ -154,8 +148,6 @@ struct Client {
     replies: u64,
     /// Times at the front by class; empty unless requests are timed.
     at_front: Vec<Histogram<u64>>,
-    /// Stalls of the server not yet taken into account. `None` keeps all latencies.
-    unseen: Option<Unseen>,
     buffer: Vec<u8>,
     /// Buffer in which each datagram is built.
     datagram: Vec<u8>,
@@ -200,11 +192,15 @@ impl Generator {
                 .filter(|_| settings.timed > 0)
                 .map(|_| histogram())
                 .collect(),
-            unseen: None,
             buffer: vec![0; DATAGRAM_MAX],
             datagram: Vec::new(),
         };
         Ok(Generator { settings: settings.clone(), client, recorder })
+    }
+
+    /// Sets the seed of the next loads: of their times, kinds and keys.
+    pub fn set_seed(&mut self, seed: u64) {
+        self.settings.seed = seed;
     }
 
     /// Sends `rate` requests per second during the warm-up and the measurement, and waits up to `drain` for the last answers.
@@ -220,17 +216,17 @@ impl Generator {
         duration: Duration,
         drain: Duration,
     ) -> Result<Outcome, Error> {
-        let Settings { mix, keys, seed, stalls, .. } = &self.settings;
+        let Settings { mix, keys, seed, .. } = &self.settings;
         let mix = mix.mix()?;
         let load = Load::new(rate, mix.clone(), *keys, *seed)?;
         let settings = generator::Settings {
             lag_p99_limit_ns: LAG_P99_LIMIT_NS,
             last_lag_limit_ns: LAST_LAG_LIMIT_NS,
-            // A stopped server later answers in a burst, which takes a while to receive. A load that keeps all latencies keeps these.
-            stall_ns: if stalls.is_some() { generator::STALL_NS } else { u64::MAX },
+            // A stopped server later answers in a burst, which takes a while to receive. All latencies are kept.
+            stall_ns: u64::MAX,
             ..generator::Settings::new(duration, warm_up, Seat::Shared)
         };
-        self.client.begin(stalls.clone());
+        self.client.begin();
         let mut run = Run { client: &mut self.client, recorder: &self.recorder };
         let report = generator::run(load, &settings, &self.recorder, &mut run);
         let deadline = Instant::now() + drain;
@@ -336,10 +332,9 @@ impl Sender {
 
 impl Client {
     /// Resets the counts of the previous load.
-    fn begin(&mut self, stalls: Option<Stalls>) {
+    fn begin(&mut self) {
         (self.open_sum, self.replies) = (0, 0);
         self.at_front.iter_mut().for_each(Histogram::reset);
-        self.unseen = stalls.map(Unseen::new);
     }
 
     fn under_way(&self) -> usize {
@@ -456,9 +451,6 @@ impl Client {
                 self.send(at, header.id, end_ns);
             }
             return;
-        }
-        if let Some(unseen) = &mut self.unseen {
-            unseen.tell(recorder);
         }
         if header.has(REFUSED) || status == Status::UNAVAILABLE {
             sender.not_served();

@@ -144,7 +144,9 @@ pub fn run(
             progress.begin(&format!("round {} of {rounds}: {load} {name}", round + 1));
             let rate = load * capacity.value;
             let key = format!("{name}, {load}, {round}");
-            measured[at].push(journal.point(&key, || system.measure(scenario, sender, rate))?);
+            let seed = scenario.seed + round;
+            let measure = || system.measure(scenario, sender, rate, seed);
+            measured[at].push(journal.point(&key, measure)?);
             progress.end();
         }
     }
@@ -188,7 +190,6 @@ impl System {
                 timed: 0,
                 queue_target: (sending == Sending::Windows).then_some(scenario.queue_target),
                 stop: None,
-                stalls: None,
             };
             Generator::connect(&settings).map_err(Failure::cannot)
         });
@@ -208,7 +209,9 @@ impl System {
         scenario: &UdpFeedback,
         sender: usize,
         rate: f64,
+        seed: u64,
     ) -> Result<Measured, Failure> {
+        self.senders[sender].set_seed(seed);
         let [warm_up, counted] = scenario.times();
         let outcome = self.senders[sender].open(rate, warm_up, counted, DRAIN);
         Measured::new(scenario, &outcome.map_err(Failure::cannot)?)

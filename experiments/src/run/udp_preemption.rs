@@ -1,36 +1,28 @@
 //! Short requests in datagrams beside long ones, with preemption and without: Mind the Gap's Figure 2 on this machine.
 //!
-//! Two systems differ only in their policy. Both are up at once, and asleep except for the one under load. First their
-//! saturations are searched, as in scenarios of other kinds: loads rise, and each is offered to one system after the other.
-//! Then both get one load, a share of the lower saturation, in turns, with the same arrivals.
+//! Two systems differ only in their policy. Both are up at once, and asleep except for the one under load. In each round both get
+//! each load once, in random order, with the same arrivals (docs/adr/0106).
 
 mod result;
 mod serving;
-
-use std::time::Duration;
 
 use wave_core::clock::Nanos;
 use wave_sched::oracles::{FirstInFirstOut, Oracle, RoundRobin};
 use wave_workloads::arrivals::Mix;
 use wave_workloads::cpu;
 use wave_workloads::generator::{self, Seat};
-use wave_workloads::point::{self as measured, Limits, Verdict};
 
-pub use self::result::{PreemptionResult, Row};
+pub use self::result::PreemptionResult;
 use self::serving::{Measured, Serving, Wanted};
 use super::ideal;
+use super::neighbours::Neighbours;
 use super::point::Terms;
+use super::rounds::Machine;
 use super::seating;
-use super::verdict::{self, Rule, TRIES, Try};
 use super::{Failure, Journal, machine};
 use crate::scenario::UdpPreemption;
 use wave_lab::progress::Progress;
-use wave_report::model::SATURATION_SERVED;
 
-/// Maximum time of each system for repeating disturbed points, as a share of the time of the search, and of the comparison.
-const PATIENCE: f64 = 1.0;
-/// A system that fails to serve this many loads in a row is offered no higher ones.
-const SATURATED_LOADS: usize = 2;
 /// Number of keys of the load's generator. Spinning needs none.
 const KEYS: u64 = 1;
 
@@ -85,81 +77,55 @@ pub fn run(
     let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
     super::enough_cpus(scenario.cores, cpus.len(), &scenario.name)?;
     let seating = seating::seat(&cpus, scenario.cores as usize, 1);
-    let loads = scenario.loads_per_second.len() as u64 + u64::from(scenario.refine);
-    let steps = 2 * (1 + loads + u64::from(scenario.rounds));
-    let progress = Progress::new(steps, quiet);
+    let loads = &scenario.loads_per_second;
+    let rounds = u64::from(scenario.rounds);
+    let trials = 2 * rounds * loads.len() as u64;
+    let progress = Progress::new(2 + trials, quiet);
     journal.follow(&progress);
-    progress.say(&super::planned(steps - 2, scenario.seconds));
+    progress.say(&super::planned(trials, scenario.seconds));
     let mix = scenario.mix().mix().map_err(Failure::cannot)?;
-    let limits = Limits {
-        served: SATURATION_SERVED,
-        p99_ns: u64::from(scenario.short_p99_us) * 1_000,
-        class: mix.names()[0].clone(),
-    };
-    let patience = |points: f64| Duration::from_secs_f64(PATIENCE * scenario.seconds * points);
+    let neighbours = Neighbours::now();
     let mut systems = Vec::new();
     for scheduling in Scheduling::ALL {
         progress.begin(&format!("starting the system {}", scheduling.name()));
         let policy = scheduling.policy(scenario);
         let wanted = Wanted { scenario, policy, seating: &seating, cpus: &cpus };
         let serving = Some(Serving::start(&wanted)?);
-        let rule = Rule::new(limits.clone(), patience(loads as f64));
-        systems.push(System { scheduling, wanted, serving, rule, points: Vec::new(), journal });
+        let measured = vec![Vec::new(); loads.len()];
+        systems.push(System { scheduling, wanted, serving, measured });
         progress.end();
     }
-    search(scenario, &mut systems, &progress)?;
-    let saturations: Vec<_> = systems.iter().map(System::saturation).collect();
-    let lower = saturations.iter().map(|found| found.clone().ok().flatten());
-    let lower = lower.reduce(|one, other| Some(one?.min(other?))).flatten();
-    let load = lower.map(|lower| lower * scenario.load);
-    for system in &mut systems {
-        system.rule.patience = patience(scenario.rounds.into());
-    }
-    let mut rounds: [Vec<Measured>; 2] = Default::default();
-    for round in 0..load.map_or(0, |_| scenario.rounds) {
-        for (system, measured) in systems.iter_mut().zip(&mut rounds) {
-            let load = load.expect("all rounds have a load");
-            progress.begin(&format!("{}: {:.1} k/s", system.scheduling.name(), load / 1e3));
-            measured.push(system.tries(&format!("compared, {round}"), load, 1)?);
-            progress.end();
+    for round in 0..rounds {
+        for at in wave_compare::order(scenario.seed, round, loads.len()) {
+            for system in wave_compare::order(scenario.seed ^ (at as u64 + 1), round, 2) {
+                let (system, load) = (&mut systems[system], loads[at]);
+                let name = system.scheduling.name();
+                progress.begin(&format!("round {} of {rounds}: {name}", round + 1));
+                let key = format!("{name}, {round}: {load}");
+                let seed = scenario.seed + round;
+                let measured = journal.point(&key, || system.trial(load, seed))?;
+                system.measured[at].push(measured);
+                progress.end();
+            }
         }
     }
-    let rows = systems.into_iter().zip(saturations).zip(rounds).map(|((system, found), rounds)| {
-        let System { scheduling, wanted, points, .. } = system;
-        let ideal = load.map(|load| ideal_p99_ns(scenario, &mix, scheduling, load));
-        Row::new(scheduling.name(), wanted.policy, found, points, &rounds, ideal)
+    let ran = systems.into_iter().map(|system| {
+        let System { scheduling, wanted, measured, .. } = system;
+        (scheduling.name(), wanted.policy, measured)
     });
-    let rows: Vec<Row> = rows.collect();
+    let ran: Vec<_> = ran.collect();
+    let busy = Machine::since(neighbours, cpus.len()).too_busy();
+    let ideals = Scheduling::ALL.map(|scheduling| {
+        let of_round = |load, round| {
+            let scenario = UdpPreemption { seed: scenario.seed + round, ..scenario.clone() };
+            ideal_p99_ns(&scenario, &mix, scheduling, load)
+        };
+        let at_load = |load: &f64| (0..rounds).map(|round| of_round(*load, round)).collect();
+        loads.iter().map(at_load).collect::<Vec<Vec<_>>>()
+    });
+    let rows = result::rows(loads, ran, &ideals);
     let (machine, started) = (machine::machine(cpus.len()), journal.started());
-    Ok(PreemptionResult::new(scenario, rows, load, machine, seating.to_string(), started))
-}
-
-/// Searches for the saturations of all systems.
-fn search(
-    scenario: &UdpPreemption,
-    systems: &mut [System<'_>],
-    progress: &Progress,
-) -> Result<(), Failure> {
-    for &load in &scenario.loads_per_second {
-        for system in &mut *systems {
-            progress.begin(&format!("{}: {:.1} k/s", system.scheduling.name(), load / 1e3));
-            if !system.is_saturated() {
-                let most = system.rule.most(system.points.iter().map(Try::point), load);
-                system.search(load, most)?;
-            }
-            progress.end();
-        }
-    }
-    for _ in 0..scenario.refine {
-        for system in &mut *systems {
-            progress.begin(&format!("{}: saturation between these", system.scheduling.name()));
-            if let Some(load) = measured::next_probe(&system.measured(), &system.rule.limits) {
-                system.search(load, TRIES)?;
-            }
-            progress.end();
-        }
-    }
-    Ok(())
+    Ok(PreemptionResult::new(scenario, rows, busy, machine, seating.to_string(), started))
 }
 
 /// The p99 of short and of long requests with the same arrivals and scheduling without overhead.
@@ -184,59 +150,22 @@ struct System<'a> {
     scheduling: Scheduling,
     wanted: Wanted<'a>,
     serving: Option<Serving>,
-    /// The rule for repeating tries, the same for every row.
-    rule: Rule,
-    points: Vec<Measured>,
-    journal: &'a Journal,
+    /// For each load, a measurement of each round.
+    measured: Vec<Vec<Measured>>,
 }
 
 impl System<'_> {
-    /// Runs a point of the search, up to `most` times.
-    fn search(&mut self, load: f64, most: usize) -> Result<(), Failure> {
-        let measured = self.tries(&self.points.len().to_string(), load, most)?;
-        self.points.push(measured);
-        Ok(())
-    }
-
-    /// Runs a point by the rule, up to `most` times, and again while it is disturbed, unless an earlier run has finished it.
-    fn tries(&mut self, which: &str, load: f64, most: usize) -> Result<Measured, Failure> {
-        let key = format!("{}, {which}: {load}", self.scheduling.name());
-        let journal = self.journal;
-        let (measured, patience) = journal.point(&key, || {
-            let mut rule = self.rule.clone();
-            let measured = rule.load(most, || self.point(load))?;
-            Ok((measured, rule.patience))
-        })?;
-        self.rule.patience = patience;
-        Ok(measured)
-    }
-
-    fn point(&mut self, load: f64) -> Result<Measured, Failure> {
+    /// Runs a load once, with arrivals by `seed`. A system that it breaks is started again for the next trial.
+    fn trial(&mut self, load: f64, seed: u64) -> Result<Measured, Failure> {
         let serving = match &mut self.serving {
             Some(serving) => serving,
             none => none.insert(Serving::start(&self.wanted)?),
         };
-        let mut measured = serving.load(load)?;
-        if let Some(why) = measured.broken.clone() {
-            measured.invalidate(&why);
+        let measured = serving.load(load, seed)?;
+        if measured.broken.is_some() {
             self.serving = None;
         }
         Ok(measured)
-    }
-
-    fn measured(&self) -> Vec<measured::Point> {
-        self.points.iter().map(|point| point.point().clone()).collect()
-    }
-
-    fn saturation(&self) -> Result<Option<f64>, String> {
-        verdict::saturation(&self.measured(), &self.rule.limits)
-    }
-
-    fn is_saturated(&self) -> bool {
-        let measured = self.points.iter().map(Try::point).filter(|point| point.generator.valid);
-        let last = measured.rev().take(SATURATED_LOADS);
-        last.filter(|point| point.verdict(&self.rule.limits) == Verdict::Saturated).count()
-            == SATURATED_LOADS
     }
 }
 

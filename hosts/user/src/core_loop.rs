@@ -1,7 +1,6 @@
 //! A host core: a pthread that switches between threads as an agent or the fallback decides.
 
 mod preemption;
-mod stalled;
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -18,7 +17,6 @@ use wave_sched::mechanism::core_loop::{Run, Runs, must_adopt};
 use wave_sched::mechanism::table::{Leave, Left};
 use wave_sched::wire::Event;
 
-use self::stalled::StalledLooks;
 use crate::clock::MonotonicClock;
 use crate::door::Incarnation;
 use crate::futex;
@@ -64,7 +62,6 @@ pub(crate) struct Core {
     /// Total charge of the link when the core last found its queue empty. `None` before the first look of
     /// an idle period; always zero on a link that charges nothing.
     charged_at_look: Cell<Option<u64>>,
-    stalled_looks: StalledLooks,
 }
 
 impl CoreLink {
@@ -110,7 +107,6 @@ impl Core {
             alarm: Cell::new(Nanos::MAX),
             interrupts: Cell::new(None),
             timers: RefCell::new(Timers::new(shared.config.subjects as usize)),
-            stalled_looks: StalledLooks::new(shared.stalled_looks.clone()),
             shared,
             index,
             link: RefCell::new(None),
@@ -163,7 +159,6 @@ impl Core {
                         self.publish();
                     }
                     self.charged_at_look.set(None);
-                    self.stalled_looks.end();
                     self.safe_points.begin(now, run.slice);
                     self.run.set(run);
                     self.slice_end.set(run.end(now));
@@ -186,13 +181,11 @@ impl Core {
                     }
                     let end = clock.now();
                     self.account_look(end.since(now));
-                    self.stalled_looks.look(end.since(now));
                     now = end;
                 }
                 Next::Park => {
                     bump(&counters.parks, 1);
                     self.charged_at_look.set(None);
-                    self.stalled_looks.end();
                     self.publish();
                     counters.asleep_since_ns.store(now.0, Ordering::Relaxed);
                     self.wait(now);

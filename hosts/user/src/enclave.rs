@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle as Pthread;
 
 use wave_core::clock::Nanos;
@@ -57,10 +57,6 @@ pub struct Options {
     /// How long a thread may continue after it was asked to leave its core before it is reported as a stall
     /// ([`Enclave::stalls`]).
     pub stall_after: Nanos,
-    /// Counts looks of idle cores at their queues that took over 200 us although the kernel gave the CPU to no other thread:
-    /// the machine had taken it away. Updated before the core runs the next thread. `None` saves the core a system call in each
-    /// idle period.
-    pub stalled_looks: Option<Arc<AtomicU64>>,
 }
 
 impl Options {
@@ -79,7 +75,6 @@ impl Options {
             kernel_threads: 0,
             signal: libc::SIGURG,
             stall_after: Nanos::from_millis(10),
-            stalled_looks: None,
         }
     }
 

@@ -120,8 +120,6 @@ pub(crate) struct Shared {
     pub(crate) fallback: Fallback,
     pub(crate) prefetches: bool,
     pub(crate) yields_cpu: bool,
-    /// Looks of idle cores during which the machine stalled.
-    pub(crate) stalled_looks: Option<Arc<AtomicU64>>,
     pub(crate) overflows: AtomicU64,
     /// A request to turn the agent out.
     pub(crate) kill: AtomicBool,
@@ -169,7 +167,6 @@ impl Shared {
             fallback: Fallback::new(config.subjects),
             prefetches: options.prefetch,
             yields_cpu: options.yields_cpu,
-            stalled_looks: options.stalled_looks.clone(),
             overflows: AtomicU64::new(0),
             kill: AtomicBool::new(false),
             stop: AtomicBool::new(false),

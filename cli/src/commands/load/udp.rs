@@ -138,7 +138,6 @@ fn load(args: &UdpArgs, stop: &Arc<AtomicBool>) -> Result<Outcome, Failure> {
         timed: if args.queue_target.is_some() { 0 } else { TIMED_OF },
         queue_target: args.queue_target,
         stop: Some(Arc::clone(stop)),
-        stalls: None,
     };
     let (rate, cpu) = (args.rate, args.cpu);
     let [warm_up, seconds, drain] = [args.warm_up, args.seconds, args.drain];

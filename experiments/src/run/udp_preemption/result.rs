@@ -1,78 +1,78 @@
-//! Results: saturations, both systems' times under one load at the client and at the front, and the ratios of these.
+//! Results: both systems' times under each load, at the client and at the front, and the ratios of these.
 
 use std::path::{Path, PathBuf};
 
 use comfy_table::CellAlignment;
 use maud::html;
 use serde::Serialize;
-use serde_json::Value;
+use wave_compare::{Better, median};
 use wave_lab::terminal::counted;
 use wave_lab::{Failure, table};
-use wave_report::model::Machine;
+use wave_report::model::{Figure, Machine, SATURATION_SERVED};
 use wave_report::number::{micros, short, thousands};
 use wave_report::plot::curves;
 use wave_report::terminal::wrapped;
 use wave_report::{Directory, ReportError, document, figure, folder};
-use wave_workloads::point::{ClassLatency, Point};
+use wave_workloads::point::ClassLatency;
+use wave_workloads::recorder::LATENCY_MAX_NS;
 
 use super::Measured;
-use crate::measure::Chunks;
 use crate::run::machine;
-use crate::run::verdict::Try;
+use crate::run::rounds::over_rounds;
 use crate::scenario::UdpPreemption;
 
 /// Names of the classes: short requests, and long ones.
 const CLASSES: [&str; 2] = ["short", "long"];
 
-/// Times of one class of requests, measured at one place. Each is p5, p50 and p95 over the measurements that count, in
-/// nanoseconds; null if there are none.
+/// Times of one class of requests, measured at one place: medians over rounds, in nanoseconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Times {
     /// `short` or `long`.
     pub class: &'static str,
-    /// Median of each measurement.
-    pub p50_ns: Value,
-    /// 99th percentile of each measurement.
-    pub p99_ns: Value,
-    /// 99.9th percentile of each measurement.
-    pub p999_ns: Value,
-    /// The p99 of scheduling without overhead.
-    pub ideal_p99_ns: Option<u64>,
+    pub p50_ns: Figure,
+    pub p99_ns: Figure,
+    pub p999_ns: Figure,
 }
 
 impl Times {
-    fn all(
-        measured: &[&Measured],
-        ideal: Option<[u64; 2]>,
-        of: fn(&Measured) -> &[ClassLatency],
-    ) -> [Times; 2] {
-        [0, 1].map(|at| {
-            let latencies = || measured.iter().filter_map(move |each| of(each).get(at));
-            let chunks = |ns: fn(&ClassLatency) -> u64| {
-                let chunks = Chunks::new(latencies().map(|each| ns(each) as f64).collect());
-                if chunks.values().is_empty() { Value::Null } else { chunks.json() }
+    fn all(rounds: &[Measured], of: fn(&Measured) -> &[ClassLatency]) -> [Times; 2] {
+        [0, 1].map(|class| {
+            let times = |ns: fn(&ClassLatency) -> u64| {
+                let times: Vec<f64> =
+                    rounds.iter().map(|round| time(of(round).get(class), ns)).collect();
+                over_rounds(&times)
             };
             Times {
-                class: CLASSES[at],
-                p50_ns: chunks(|each| each.latency.p50_ns),
-                p99_ns: chunks(|each| each.latency.p99_ns),
-                p999_ns: chunks(|each| each.latency.p999_ns),
-                ideal_p99_ns: ideal.map(|ideal| ideal[at]),
+                class: CLASSES[class],
+                p50_ns: times(|each| each.latency.p50_ns),
+                p99_ns: times(|each| each.latency.p99_ns),
+                p999_ns: times(|each| each.latency.p999_ns),
             }
         })
     }
 }
 
-/// A point of the search for a saturation.
+/// A percentile in nanoseconds. Without a reply it is longer than any other.
+fn time(class: Option<&ClassLatency>, ns: fn(&ClassLatency) -> u64) -> f64 {
+    class.filter(|class| class.latency.count > 0).map_or(LATENCY_MAX_NS, ns) as f64
+}
+
+/// One system under one load.
 #[derive(Clone, Debug, Serialize)]
-pub struct Searched {
-    /// The try that counts, as measured at the client.
-    #[serde(flatten)]
-    pub point: Point,
-    /// The same requests as measured at the front.
-    pub at_front: Vec<ClassLatency>,
-    /// Reasons why other tries of the load were set aside.
-    pub other_tries: Vec<String>,
+pub struct AtLoad {
+    pub offered_per_second: f64,
+    /// Share of the requests that were answered in time: the median over rounds.
+    pub served: f64,
+    /// Times at the client: from when a request was due until its reply.
+    pub client: [Times; 2],
+    /// Times at the front: from its receipt of a request until its reply.
+    pub front: [Times; 2],
+    /// The p99 of both classes with scheduling without overhead: medians over rounds.
+    pub ideal_p99_ns: [f64; 2],
+    /// Slices ended by the cores' own timers, warm-ups included.
+    pub slices_ended: u64,
+    /// What broke the system in a round, if anything did; such rounds count.
+    pub broken: Vec<String>,
 }
 
 /// One of the two systems.
@@ -82,72 +82,76 @@ pub struct Row {
     pub name: &'static str,
     /// Policy of its scheduler.
     pub policy: String,
-    /// The highest load that it served within the limits.
-    pub saturation_per_second: Option<f64>,
-    /// Why its saturation is unknown, if so.
-    pub not_measurable: Option<String>,
-    /// The points of the search.
-    pub points: Vec<Searched>,
-    /// Number of measurements that count, at the load of the comparison.
-    pub measurements: usize,
-    /// Reasons why tries were set aside.
-    pub set_aside: Vec<String>,
-    /// Reasons why tries were repeated, in order.
-    pub repeated: Vec<String>,
-    /// Share of the requests in those measurements whose latencies are set aside, because the machine had stalled.
-    pub latencies_set_aside: Option<f64>,
-    /// Slices ended by the cores' own timers in those measurements, warm-ups included.
-    pub slices_ended: u64,
-    /// Times at the client: from when a request was due until its reply.
-    pub client: [Times; 2],
-    /// Times at the front: from its receipt of a request until its reply.
-    pub front: [Times; 2],
+    /// In ascending order of loads.
+    pub loads: Vec<AtLoad>,
 }
 
-impl Row {
-    pub(super) fn new(
-        name: &'static str,
-        policy: String,
-        saturation: Result<Option<f64>, String>,
-        points: Vec<Measured>,
-        rounds: &[Measured],
-        ideal: Option<[u64; 2]>,
-    ) -> Row {
-        let counted: Vec<&Measured> = rounds.iter().filter(|each| aside(each).is_none()).collect();
-        let sum = |of: fn(&Measured) -> u64| counted.iter().map(|each| of(each)).sum::<u64>();
-        let done = sum(|each| each.outcome.point.done);
-        let aside_of_done = sum(|each| each.outcome.point.set_aside);
-        let (saturation_per_second, not_measurable) = match saturation {
-            Ok(found) => (found, None),
-            Err(why) => (None, Some(why)),
+/// p99 of short requests with preemption, divided by that without in the same round.
+#[derive(Clone, Debug, Serialize)]
+pub struct Ratio {
+    pub offered_per_second: f64,
+    /// At the client.
+    pub client: Figure,
+    /// At the front.
+    pub front: Figure,
+    /// Of scheduling without overhead.
+    pub ideal: f64,
+    /// Whether both systems served the load.
+    pub is_served: bool,
+}
+
+/// What a system has measured: its name and policy, and for each load a measurement of each round.
+pub(super) type Ran = (&'static str, String, Vec<Vec<Measured>>);
+
+/// For each load, both classes' p99 of scheduling without overhead, for each round.
+pub(super) type Ideals = Vec<Vec<[u64; 2]>>;
+
+/// The systems' results, and their ratios at each load.
+pub(super) fn rows(loads: &[f64], ran: Vec<Ran>, ideals: &[Ideals; 2]) -> (Vec<Row>, Vec<Ratio>) {
+    let [with, without] = &ran[..] else { return Default::default() };
+    let p99_ns = |latencies: &[ClassLatency]| time(latencies.first(), |each| each.latency.p99_ns);
+    let ratio = |at: usize| {
+        let both = || with.2[at].iter().zip(&without.2[at]);
+        let of = |of: fn(&Measured) -> &[ClassLatency]| {
+            let ratio = |(one, other): (&Measured, &Measured)| {
+                Better::Higher.ratio(p99_ns(of(other)), p99_ns(of(one)))
+            };
+            over_rounds(&both().map(ratio).collect::<Vec<f64>>())
         };
-        let searched = |measured: Measured| Searched {
-            point: measured.outcome.point,
-            at_front: measured.outcome.at_front,
-            other_tries: measured.other_tries,
-        };
-        Row {
-            name,
-            policy,
-            saturation_per_second,
-            not_measurable,
-            points: points.into_iter().map(searched).collect(),
-            measurements: counted.len(),
-            set_aside: rounds.iter().filter_map(aside).collect(),
-            repeated: rounds.iter().flat_map(|each| each.other_tries.clone()).collect(),
-            latencies_set_aside: (done > 0).then(|| aside_of_done as f64 / done as f64),
-            slices_ended: sum(|each| each.slices_ended),
-            client: Times::all(&counted, ideal, |each| &each.outcome.point.classes),
-            front: Times::all(&counted, ideal, |each| &each.outcome.at_front),
+        let ideal = ideals[0][at].iter().zip(&ideals[1][at]);
+        let ideal: Vec<f64> = ideal.map(|(one, other)| one[0] as f64 / other[0] as f64).collect();
+        let served = [with, without].map(|ran| served(&ran.2[at]));
+        Ratio {
+            offered_per_second: loads[at],
+            client: of(|each| &each.outcome.point.classes),
+            front: of(|each| &each.outcome.at_front),
+            ideal: median(&ideal).unwrap_or(1.0),
+            is_served: served.iter().all(|served| *served >= SATURATION_SERVED),
         }
-    }
+    };
+    let ratios = (0..loads.len()).map(ratio).collect();
+    let row = |((name, policy, measured), ideals): (Ran, &Ideals)| {
+        let at_load = |((rounds, ideals), load): ((&Vec<Measured>, &Vec<[u64; 2]>), &f64)| AtLoad {
+            offered_per_second: *load,
+            served: served(rounds),
+            client: Times::all(rounds, |each| &each.outcome.point.classes),
+            front: Times::all(rounds, |each| &each.outcome.at_front),
+            ideal_p99_ns: [0, 1].map(|class| {
+                let all: Vec<f64> = ideals.iter().map(|ideal| ideal[class] as f64).collect();
+                median(&all).unwrap_or(0.0)
+            }),
+            slices_ended: rounds.iter().map(|round| round.slices_ended).sum(),
+            broken: rounds.iter().filter_map(|round| round.broken.clone()).collect(),
+        };
+        let loads = measured.iter().zip(ideals).zip(loads).map(at_load).collect();
+        Row { name, policy, loads }
+    };
+    (ran.into_iter().zip(ideals).map(row).collect(), ratios)
 }
 
-/// Why a measurement does not count, if so. Times beyond the limits of the search do not matter here.
-fn aside(measured: &Measured) -> Option<String> {
-    let lag = &measured.point().generator;
-    let why = || lag.why_invalid.clone().unwrap_or_default();
-    measured.disturbance().map(str::to_owned).or_else(|| (!lag.valid).then(why))
+fn served(rounds: &[Measured]) -> f64 {
+    let shares: Vec<f64> = rounds.iter().map(|round| round.outcome.point.served()).collect();
+    median(&shares).unwrap_or(0.0)
 }
 
 /// The result of a scenario of kind `udp-preemption`.
@@ -169,19 +173,10 @@ pub struct PreemptionResult {
     short_us: f64,
     long_us: f64,
     long_percent: f64,
-    /// Limit on the p99 of short requests that defines saturation.
-    limit_us: u32,
+    rounds: u32,
     seed: u64,
-    /// The load of the comparison, as a share of the lower saturation.
-    load: f64,
-    /// That load in requests per second; null if a saturation is unknown.
-    offered_per_second: Option<f64>,
-    /// p99 of short requests at the client with preemption, divided by that without: medians over the measurements.
-    short_p99_ratio_preempt: Option<f64>,
-    /// Ratio of p99s of short requests with and without preemption, measured at the front.
-    short_p99_ratio_preempt_at_front: Option<f64>,
-    /// The same ratio for scheduling without overhead.
-    short_p99_ratio_preempt_ideal: Option<f64>,
+    /// At each load.
+    short_p99_ratios: Vec<Ratio>,
     variants: Vec<Row>,
     /// The answer to the scenario's question, in a sentence.
     conclusion: String,
@@ -190,15 +185,13 @@ pub struct PreemptionResult {
 impl PreemptionResult {
     pub(super) fn new(
         scenario: &UdpPreemption,
-        variants: Vec<Row>,
-        offered_per_second: Option<f64>,
+        (variants, short_p99_ratios): (Vec<Row>, Vec<Ratio>),
+        busy: Option<String>,
         machine: Machine,
         seating: String,
         started: String,
     ) -> PreemptionResult {
-        let median = |times: &[Times; 2]| times[0].p99_ns["p50"].as_f64();
-        let ideal = |times: &[Times; 2]| times[0].ideal_p99_ns.map(|ns| ns as f64);
-        let mut result = PreemptionResult {
+        PreemptionResult {
             scenario: scenario.name.clone(),
             host: "user",
             kind: "udp-preemption",
@@ -215,41 +208,34 @@ impl PreemptionResult {
             short_us: scenario.short_us,
             long_us: scenario.long_us,
             long_percent: scenario.long_percent,
-            limit_us: scenario.short_p99_us,
+            rounds: scenario.rounds,
             seed: scenario.seed,
-            load: scenario.load,
-            offered_per_second,
-            short_p99_ratio_preempt: ratio(&variants, |row| median(&row.client)),
-            short_p99_ratio_preempt_at_front: ratio(&variants, |row| median(&row.front)),
-            short_p99_ratio_preempt_ideal: ratio(&variants, |row| ideal(&row.client)),
+            conclusion: busy.unwrap_or_else(|| conclusion(&short_p99_ratios)),
+            short_p99_ratios,
             variants,
-            conclusion: String::new(),
-        };
-        result.conclusion = result.found();
-        result
+        }
     }
 
     /// Whether there is a ratio.
     pub fn is_measured(&self) -> bool {
-        self.short_p99_ratio_preempt.is_some()
+        self.short_p99_ratios.iter().any(|ratio| ratio.is_served)
     }
 
     pub fn text(&self) -> String {
-        let mut saturations = table(&["system", "policy", "saturation\nk/s"]);
-        for row in &self.variants {
-            saturations.add_row(saturation_cells(row));
-        }
-        let mut times = table(&HEAD);
-        for column in times.column_iter_mut().skip(3) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        times.add_rows(self.rows_of_times());
-        let times = self.offered_per_second.map_or_else(String::new, |_| format!("{times}\n"));
+        let drawn = |head: &[&str], words: usize, rows: Vec<Vec<String>>| {
+            let mut drawn = table(head);
+            for column in drawn.column_iter_mut().skip(words) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+            drawn.add_rows(rows);
+            drawn
+        };
         format!(
-            "{}\n\n{saturations}\n\n{}\n{times}{}\n{}",
+            "{}\n\n{}\n\n{}{}\n\n{}",
             self.about(),
-            self.compared_at(),
-            self.others().trim_start(),
+            drawn(&TIMES, 3, self.times()),
+            drawn(&RATIOS, 0, self.ratios()),
+            self.others(),
             wrapped(&self.conclusion)
         )
     }
@@ -262,88 +248,63 @@ impl PreemptionResult {
         let outstanding = counted(*outstanding, "request");
         format!(
             "Requests of {short_us} us, {percent}% of {long_us} us; {cores}, {threads}, up to {outstanding} \
-             at hand per core, slices of {slice_us} us, link {link}. {seating}"
+             at hand per core, slices of {slice_us} us, link {link}. Medians of {} rounds. {seating}",
+            self.rounds
         )
     }
 
-    fn compared_at(&self) -> String {
-        let share = short(100.0 * self.load);
-        match self.offered_per_second {
-            Some(load) => {
-                format!("At {} k/s, {share}% of the lower saturation, in us:", thousands(load))
+    /// A row for each load and system: short requests, then the p99 of long ones.
+    fn times(&self) -> Vec<Vec<String>> {
+        let us = |figure: Figure| micros(figure.value as u64);
+        let mut rows = Vec::new();
+        for at in 0..self.short_p99_ratios.len() {
+            for row in &self.variants {
+                let load = &row.loads[at];
+                let [short, long] = &load.client;
+                rows.push(vec![
+                    thousands(load.offered_per_second),
+                    row.name.to_owned(),
+                    format!("{:.1}%", load.served * 1e2),
+                    us(short.p50_ns),
+                    us(short.p99_ns),
+                    us(load.front[0].p99_ns),
+                    micros(load.ideal_p99_ns[0] as u64),
+                    us(long.p99_ns),
+                ]);
             }
-            None => "Not compared: a saturation is unknown.".to_owned(),
         }
+        rows
     }
 
-    fn rows_of_times(&self) -> Vec<Vec<String>> {
-        let row = |row: &Row, place: &str, times: &Times| {
-            let us = |value: &Value, at: &str| {
-                value[at].as_f64().map_or_else(|| "-".to_owned(), |ns| micros(ns as u64))
-            };
-            let ideal = times.ideal_p99_ns.map_or_else(|| "-".to_owned(), micros);
-            let Times { class, p50_ns, p99_ns, p999_ns, .. } = times;
-            let mut cells = vec![row.name.to_owned(), place.to_owned(), (*class).to_owned()];
-            cells.extend([
-                us(p50_ns, "p50"),
-                us(p99_ns, "p50"),
-                us(p99_ns, "p5"),
-                us(p99_ns, "p95"),
-            ]);
-            cells.extend([us(p999_ns, "p50"), ideal, row.measurements.to_string()]);
-            cells
+    fn ratios(&self) -> Vec<Vec<String>> {
+        let row = |ratio: &Ratio| {
+            vec![
+                thousands(ratio.offered_per_second),
+                cell(ratio.client),
+                cell(ratio.front),
+                format!("{:.2}", ratio.ideal),
+                (if ratio.is_served { "yes" } else { "no" }).to_owned(),
+            ]
         };
-        let places = |of: &'_ Row| [("client", of.client.clone()), ("front", of.front.clone())];
-        let all = self.variants.iter().flat_map(|of| {
-            let places = places(of).into_iter();
-            places.flat_map(move |(place, times)| times.map(|times| row(of, place, &times)))
-        });
-        all.collect()
-    }
-
-    fn found(&self) -> String {
-        let number =
-            |ratio: Option<f64>| ratio.map_or_else(|| "-".to_owned(), |it| format!("{it:.3}"));
-        let [client, front, ideal] = [
-            self.short_p99_ratio_preempt,
-            self.short_p99_ratio_preempt_at_front,
-            self.short_p99_ratio_preempt_ideal,
-        ]
-        .map(number);
-        match self.is_measured() {
-            true => format!(
-                "Preemption multiplies the p99 of short requests by {client} at the client and by {front} at the front; if scheduling \
-                 cost nothing, by {ideal}."
-            ),
-            false => "NO RESULT: a saturation is not known, or a system has no measurement that counts; run it again on a quiet \
-                      machine."
-                .to_owned(),
-        }
+        self.short_p99_ratios.iter().map(row).collect()
     }
 
     fn others(&self) -> String {
-        let aside: usize = self.variants.iter().map(|row| row.set_aside.len()).sum();
-        let why = self.variants.iter().flat_map(|row| &row.set_aside).next();
-        why.map_or_else(String::new, |why| {
-            format!("\n{aside} measurements do not count; reason of the first: {why}")
+        let broken = || self.variants.iter().flat_map(|row| &row.loads).flat_map(|at| &at.broken);
+        broken().next().map_or_else(String::new, |why| {
+            let count = counted(broken().count(), "trial");
+            format!("\nA system was started again after {count}, which count; the first time because {why}")
         })
     }
 
     /// Writes the files of the result into a folder below `out`.
     pub fn write(&self, out: &Path) -> Result<PathBuf, Failure> {
         let curve = |row: &Row| {
-            let valid = row.points.iter().filter(|each| each.point.generator.valid);
-            let points = valid.filter_map(|each| {
-                let p99_ns = each.point.classes.first()?.latency.p99_ns;
-                Some((each.point.offered_per_second / 1e3, p99_ns as f64 / 1e3))
-            });
-            // Beyond saturation a latency only reflects the length of the overload.
-            let mut points: Vec<_> =
-                points.filter(|(_, us)| *us <= 2.0 * f64::from(self.limit_us)).collect();
-            points.sort_by(|one, other| one.0.total_cmp(&other.0));
-            (row.name.to_owned(), points)
+            let point =
+                |at: &AtLoad| (at.offered_per_second / 1e3, at.client[0].p99_ns.value / 1e3);
+            (row.name.to_owned(), row.loads.iter().map(point).collect())
         };
-        let all: Vec<_> = self.variants.iter().map(curve).collect();
+        let all: Vec<curves::Curve> = self.variants.iter().map(curve).collect();
         let axes = ["offered k requests/s", "p99 of short requests at the client, us"];
         let plot = curves::draw("Tail of short requests", axes, &all);
         let plot =
@@ -356,46 +317,32 @@ impl PreemptionResult {
         Ok(directory.into_path())
     }
 
-    /// The points of the searches, in the order of the measurements.
     fn csv(&self) -> String {
-        let mut csv = "system,offered_per_second,achieved_per_second,served,valid,\
-                       short_p99_ns,long_p99_ns,short_p99_at_front_ns,long_p99_at_front_ns\n"
+        let mut csv = "system,offered_per_second,served,short_p99_ns,long_p99_ns,short_p99_at_front_ns,long_p99_at_front_ns\n"
             .to_owned();
-        for (row, Searched { point, at_front, .. }) in
-            self.variants.iter().flat_map(|row| row.points.iter().map(move |point| (row, point)))
-        {
-            let p99_ns = |classes: &[ClassLatency]| {
-                let each = classes.iter().map(|class| class.latency.p99_ns.to_string());
-                each.collect::<Vec<_>>().join(",")
-            };
-            csv += &format!(
-                "{},{},{},{},{},{},{}\n",
-                row.name,
-                point.offered_per_second,
-                point.achieved_per_second,
-                point.served(),
-                point.generator.valid,
-                p99_ns(&point.classes),
-                p99_ns(at_front)
-            );
+        for row in &self.variants {
+            for at in &row.loads {
+                let p99_ns = [&at.client, &at.front].map(|times| {
+                    times.each_ref().map(|times| times.p99_ns.value.to_string()).join(",")
+                });
+                let (load, served) = (at.offered_per_second, at.served);
+                csv += &format!("{},{load},{served},{}\n", row.name, p99_ns.join(","));
+            }
         }
         csv
     }
 
     fn page(&self, plot: &str) -> String {
+        let tables: [(&[&str], Vec<Vec<String>>); 2] =
+            [(&TIMES, self.times()), (&RATIOS, self.ratios())];
         let body = html! {
             p { (self.description) }
             p { (self.about()) }
             p { strong { (self.conclusion) } }
-            table {
-                thead { tr { th { "system" } th { "policy" } th { "saturation, k/s" } } }
-                tbody { @for row in &self.variants { tr { @for cell in saturation_cells(row) { td { (cell) } } } } }
-            }
-            p { (self.compared_at()) }
-            table {
-                thead { tr { @for cell in HEAD { th { (cell) } } } }
-                tbody { @for row in self.rows_of_times() { tr { @for cell in row { td { (cell) } } } } }
-            }
+            @for (head, rows) in &tables { table {
+                thead { tr { @for cell in *head { th { (cell) } } } }
+                tbody { @for row in rows { tr { @for cell in row { td { (cell) } } } } }
+            } }
             p { (self.others()) }
             (figure(plot))
             p { "Wave " (self.version) ", " (self.machine.model) ", Linux " (self.machine.kernel) ", " (self.started) }
@@ -404,44 +351,50 @@ impl PreemptionResult {
     }
 }
 
-/// Columns of the table of times; p5 and p95 are over the measurements.
-const HEAD: [&str; 10] = [
+const TIMES: [&str; 8] = [
+    "k requests/s",
     "system",
-    "seen at",
-    "requests",
-    "p50",
+    "served",
+    "short: p50",
     "p99",
-    "p99, p5",
-    "p99, p95",
-    "p99.9",
+    "p99 at front",
     "ideal p99",
-    "measurements",
+    "long: p99",
 ];
+const RATIOS: [&str; 5] =
+    ["k requests/s", "p99 of short: with / without", "at the front", "ideal", "both serve it"];
 
-fn saturation_cells(row: &Row) -> [String; 3] {
-    let found = match (&row.not_measurable, row.saturation_per_second) {
-        (Some(why), _) => format!("unknown: {why}"),
-        (None, Some(load)) => thousands(load),
-        (None, None) => "served none of its loads".to_owned(),
-    };
-    [row.name.to_owned(), row.policy.clone(), found]
+fn cell(figure: Figure) -> String {
+    let interval = figure.interval.map(|(low, high)| format!(" ({low:.2} to {high:.2})"));
+    format!("{:.2}{}", figure.value, interval.unwrap_or_default())
 }
 
-/// The value of `of` for the system with preemption, divided by that for the one without.
-fn ratio(rows: &[Row], of: impl Fn(&Row) -> Option<f64>) -> Option<f64> {
-    let [with, without] = rows else { return None };
-    of(without).filter(|without| *without > 0.0).and_then(|without| Some(of(with)? / without))
+fn conclusion(ratios: &[Ratio]) -> String {
+    let Some(highest) = ratios.iter().rfind(|ratio| ratio.is_served) else {
+        return "NO RESULT: none of the loads is served by both systems; offer less.".to_owned();
+    };
+    let interval = |(low, high)| format!(" (95% interval {low:.2} to {high:.2})");
+    format!(
+        "At {} k/s, the highest load that both serve, preemption multiplies the p99 of short requests by {:.2}{} at the client and by \
+         {:.2} at the front; if scheduling cost nothing, by {:.2}.",
+        thousands(highest.offered_per_second),
+        highest.client.value,
+        highest.client.interval.map_or_else(String::new, interval),
+        highest.front.value,
+        highest.ideal
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
-    use wave_workloads::point::GeneratorLag;
+    use wave_workloads::point::Point;
     use wave_workloads::recorder::Latency;
     use wave_workloads::udp::Outcome;
 
     use super::*;
+    use crate::run::failed_point;
     use crate::scenario::parse_udp_preemption;
 
     fn classes(p99_ns: u64) -> Vec<ClassLatency> {
@@ -454,83 +407,44 @@ mod tests {
     }
 
     /// A measurement with this p99 of short requests at the client, and half of it at the front.
-    fn measured(p99_ns: u64) -> Measured {
-        let generator = GeneratorLag {
-            lag_p50_ns: 0,
-            lag_p99_ns: 0,
-            lag_max_ns: 0,
-            valid: true,
-            why_invalid: None,
-        };
+    fn measured(p99_ns: u64, done: u64) -> Measured {
         let point = Point {
-            offered_per_second: 1_000.0,
-            achieved_per_second: 1_000.0,
+            achieved_per_second: done as f64,
             sent: 100,
-            done: 100,
-            set_aside: 25,
-            refused: 0,
-            duration_s: 0.1,
+            done,
             classes: classes(p99_ns),
-            generator,
+            ..failed_point(100.0)
         };
-        let outcome = Outcome {
-            point,
-            ends: Default::default(),
-            open_at_host: 0.0,
-            at_front: classes(p99_ns / 2),
-        };
-        Measured {
-            outcome,
-            slices_ended: 7,
-            disturbed: None,
-            other_tries: Vec::new(),
-            broken: None,
-        }
+        let at_front = classes(p99_ns / 2);
+        let outcome = Outcome { point, ends: Default::default(), open_at_host: 0.0, at_front };
+        Measured { outcome, slices_ended: 7, broken: None }
     }
 
-    fn row(saturation: Result<Option<f64>, String>, rounds: &[Measured], ideal: u64) -> Row {
-        let points = vec![measured(1_000)];
-        Row::new("x", "fifo".to_owned(), saturation, points, rounds, Some([ideal, ideal]))
-    }
-
-    fn result(rows: Vec<Row>) -> PreemptionResult {
+    fn result(done: u64) -> PreemptionResult {
         let text = include_str!("../../../../scenarios/mtg-fig2.toml");
         let scenario = parse_udp_preemption(Path::new("mtg-fig2.toml"), text).unwrap();
         let machine = Machine { cpus: 2, model: "m".into(), kernel: "k".into() };
-        PreemptionResult::new(&scenario, rows, Some(800.0), machine, "s".into(), "t".into())
+        // The machine was twice as slow in the second round.
+        let rounds = |p99_ns: u64, done| vec![measured(p99_ns, done), measured(2 * p99_ns, done)];
+        let with = vec![rounds(20_000, 100), rounds(30_000, 50)];
+        let without = vec![rounds(80_000, done), rounds(60_000, 50)];
+        let ran = vec![("with", "a".to_owned(), with), ("without", "b".to_owned(), without)];
+        let ideals = [1, 4].map(|ns| vec![vec![[ns, 9], [ns, 9]]; 2]);
+        let rows = rows(&[100.0, 200.0], ran, &ideals);
+        PreemptionResult::new(&scenario, rows, None, machine, "s".into(), "t".into())
     }
 
     #[test]
-    fn ratios_are_of_medians_over_measurements_that_count() {
-        let disturbed = Measured { disturbed: Some("disturbed: x".into()), ..measured(1) };
-        let mut late = measured(1);
-        late.invalidate("the generator lagged");
-        let with = [measured(20_000), measured(30_000), disturbed, measured(90_000), late];
-        let without = [measured(60_000), measured(120_000), measured(120_000)];
-        let rows = vec![row(Ok(Some(1e3)), &with, 10), row(Ok(Some(2e3)), &without, 40)];
-        assert_eq!((rows[0].measurements, rows[0].slices_ended), (3, 21));
-        assert_eq!(rows[0].set_aside, ["disturbed: x", "the generator lagged"]);
-        assert_eq!(rows[0].latencies_set_aside, Some(0.25));
-        let found = result(rows);
-        assert_eq!(found.short_p99_ratio_preempt, Some(0.25));
-        assert_eq!(found.short_p99_ratio_preempt_at_front, Some(0.25));
-        assert_eq!(found.short_p99_ratio_preempt_ideal, Some(0.25));
-        assert!(found.is_measured() && found.text().contains("by 0.250 at the client"));
-        assert_eq!(found.csv().lines().count(), 1 + 2);
-    }
+    fn ratio_is_that_within_a_round_at_the_highest_load_that_both_serve() {
+        let found = result(100);
+        let [low, high] = &found.short_p99_ratios[..] else { panic!("two loads") };
+        assert_eq!((low.client.value, low.front.value, low.ideal), (0.25, 0.25, 0.25));
+        assert!(low.is_served && !high.is_served && high.client.value == 0.5);
+        assert_eq!(found.variants[0].loads[0].slices_ended, 14);
+        assert!(found.is_measured() && found.conclusion.contains("by 0.25 at the client"));
+        assert_eq!(found.csv().lines().count(), 1 + 4);
 
-    #[test]
-    fn no_result_without_measurements_of_both_systems() {
-        let unknown = Err("at least 1 k/s".to_owned());
-        for rows in [
-            vec![row(Ok(Some(1e3)), &[measured(1)], 1), row(Ok(Some(1e3)), &[], 1)],
-            vec![row(unknown.clone(), &[], 1), row(unknown, &[], 1)],
-        ] {
-            let found = result(rows);
-            assert!(!found.is_measured() && found.text().contains("NO RESULT"));
-            let json = serde_json::to_value(&found).unwrap();
-            assert!(json["short_p99_ratio_preempt"].is_null(), "{json}");
-            assert!(json["variants"][1]["client"][0]["p99_ns"].is_null(), "{json}");
-        }
+        let found = result(50);
+        assert!(!found.is_measured() && found.text().contains("NO RESULT"));
     }
 }

@@ -8,18 +8,16 @@ use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 use wave_user::Enclave;
 use wave_user::rpc::Server;
-use wave_workloads::point::Point;
-use wave_workloads::udp::{Generator, Outcome, Settings, Stalls};
+use wave_workloads::udp::{Generator, Outcome, Settings};
 
 use super::KEYS;
 use crate::launch::START_PATIENCE;
 use crate::run::agent::AgentProcess;
 use crate::run::rpc::{enclave_options, host_options};
 use crate::run::seating::Seating;
-use crate::run::verdict::{Try, Watch};
 use crate::run::{Failure, keep_house, take_generators_seat};
 use crate::scenario::UdpPreemption;
-use crate::{cpu_time, store};
+use crate::store;
 
 /// A thread holds one request at a time: the scheduler decides which one runs.
 const STEER: &str = "jbsq:k=1";
@@ -53,31 +51,8 @@ pub struct Measured {
     pub outcome: Outcome,
     /// Slices ended by the cores' own timers.
     pub slices_ended: u64,
-    /// Why the point is not a measurement, if other processes disturbed it.
-    pub disturbed: Option<String>,
-    /// Reasons why other tries of its load were set aside.
-    pub other_tries: Vec<String>,
     /// Why the system must be restarted before the next load, if so.
     pub broken: Option<String>,
-}
-
-impl Try for Measured {
-    fn point(&self) -> &Point {
-        &self.outcome.point
-    }
-
-    fn disturbance(&self) -> Option<&str> {
-        self.disturbed.as_deref()
-    }
-
-    fn set_aside(&mut self, others: Vec<String>) {
-        self.other_tries = others;
-    }
-
-    fn invalidate(&mut self, why: &str) {
-        let lag = &mut self.outcome.point.generator;
-        (lag.valid, lag.why_invalid) = (false, Some(why.to_owned()));
-    }
 }
 
 /// Fields are dropped in order: the client first, and the agent before its host.
@@ -86,7 +61,6 @@ pub struct Serving {
     agent: AgentProcess,
     _server: Server,
     enclave: Enclave,
-    seating: Seating,
     times: [Duration; 2],
     /// Schedulers lost before the system began to serve.
     lost_before: u64,
@@ -101,12 +75,10 @@ impl Serving {
         // One of the requests that a worker holds runs; the others are prestaged.
         options.config.prestage = (scenario.outstanding - 1) as u16;
         options.config.spin = SPIN;
-        let stalls = Stalls::default();
-        options.stalled_looks = Some(stalls.counter());
         let enclave = Enclave::start(options).map_err(Failure::cannot)?;
         let options = host_options(&scenario.link, scenario.threads as u16)?;
-        let methods = store::echo_methods_counting(stalls.clone());
-        let server = Server::start_threads(options, methods, &enclave).map_err(Failure::cannot)?;
+        let server = Server::start_threads(options, store::echo_methods(), &enclave)
+            .map_err(Failure::cannot)?;
         let address = UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
         let address = address.map_err(Failure::cannot)?.to_string();
         let words: [OsString; 10] = [
@@ -136,16 +108,16 @@ impl Serving {
             timed: 1,
             queue_target: None,
             stop: None,
-            stalls: Some(stalls),
         };
         let generator = connect(&settings, &mut agent)?;
         let lost_before = enclave.stats().lost_agents;
-        let (seating, times) = ((*seating).clone(), scenario.times());
-        Ok(Serving { generator, agent, _server: server, enclave, seating, times, lost_before })
+        let times = scenario.times();
+        Ok(Serving { generator, agent, _server: server, enclave, times, lost_before })
     }
 
-    pub fn load(&mut self, per_second: f64) -> Result<Measured, Failure> {
-        let (watch, agent_ns) = (Watch::start(&self.seating), self.agent_ns());
+    /// Runs a load once, with arrivals by `seed`.
+    pub fn load(&mut self, per_second: f64, seed: u64) -> Result<Measured, Failure> {
+        self.generator.set_seed(seed);
         let sliced = self.sliced();
         let [warm_up, counted] = self.times;
         let outcome = self.generator.open(per_second, warm_up, counted, DRAIN);
@@ -155,10 +127,8 @@ impl Serving {
             let text = format!("{} replies were wrong", outcome.ends.wrong);
             return Err(Failure::Check(text));
         }
-        let used = self.agent_ns().saturating_sub(agent_ns);
         let (broken, slices_ended) = (self.broken(&outcome), self.sliced() - sliced);
-        let disturbed = watch.end(used as f64).disturbance();
-        Ok(Measured { outcome, slices_ended, disturbed, other_tries: Vec::new(), broken })
+        Ok(Measured { outcome, slices_ended, broken })
     }
 
     fn broken(&mut self, outcome: &Outcome) -> Option<String> {
@@ -172,11 +142,6 @@ impl Serving {
         }
         let left = self.agent.wait_for_end(Duration::ZERO);
         left.map(|status| format!("the agent ended unexpectedly ({status})"))
-    }
-
-    /// CPU time of the agent, polling included. 0 once it has ended.
-    fn agent_ns(&self) -> u64 {
-        cpu_time::cpu_ns(self.agent.pid().as_raw_pid().unsigned_abs(), "").unwrap_or(0)
     }
 
     fn sliced(&self) -> u64 {
