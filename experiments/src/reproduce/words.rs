@@ -200,6 +200,24 @@ mod tests {
     }
 
     #[test]
+    fn readme_names_every_missed_row() {
+        let file = include_str!("../../../docs/reproduced.csv");
+        let mut rows = csv::Reader::from_reader(file.as_bytes());
+        let rows = rows.deserialize::<std::collections::HashMap<String, String>>();
+        let rows: Vec<_> = rows.map(Result::unwrap).collect();
+        let missed: Vec<&str> = rows
+            .iter()
+            .filter(|row| row["label"].starts_with("missed"))
+            .map(|row| row["id"].as_str())
+            .collect();
+        let readme = include_str!("../../../README.md");
+        let unnamed: Vec<_> =
+            missed.iter().filter(|id| !readme.contains(&format!("`{id}`"))).collect();
+        assert!(!missed.is_empty() && unnamed.is_empty(), "{unnamed:?}");
+        assert!(readme.contains(&format!("{} of ", missed.len())), "{}", missed.len());
+    }
+
+    #[test]
     fn spread_is_over_several_seeds() {
         let mut row = row("fig4a", "%", Some(2.0));
         row.by_seed = vec![2.0];
