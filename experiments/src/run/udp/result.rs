@@ -125,7 +125,7 @@ impl UdpResult {
             all.add_row(self.cells(row));
         }
         let conclusion = wrapped(&self.conclusion);
-        format!("{}\n\n{all}{}\n\n{conclusion}", self.about(), self.others())
+        format!("{}\n\n{all}{}\n\n{conclusion}", wrapped(&self.about()), self.others())
     }
 
     fn about(&self) -> String {

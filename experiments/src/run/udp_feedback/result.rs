@@ -165,7 +165,7 @@ impl FeedbackResult {
             column.set_cell_alignment(CellAlignment::Right);
         }
         all.add_rows(self.rows.iter().map(Row::cells));
-        format!("{}\n\n{all}\n\n{}", self.about(), wrapped(&self.conclusion))
+        format!("{}\n\n{all}\n\n{}", wrapped(&self.about()), wrapped(&self.conclusion))
     }
 
     fn about(&self) -> String {

@@ -232,7 +232,7 @@ impl PreemptionResult {
         };
         format!(
             "{}\n\n{}\n\n{}{}\n\n{}",
-            self.about(),
+            wrapped(&self.about()),
             drawn(&TIMES, 3, self.times()),
             drawn(&RATIOS, 0, self.ratios()),
             self.others(),
@@ -373,16 +373,25 @@ fn conclusion(ratios: &[Ratio]) -> String {
     let Some(highest) = ratios.iter().rfind(|ratio| ratio.is_served) else {
         return "NO RESULT: none of the loads is served by both systems; offer less.".to_owned();
     };
-    let interval = |(low, high)| format!(" (95% interval {low:.2} to {high:.2})");
-    format!(
-        "At {} k/s, the highest load that both serve, preemption multiplies the p99 of short requests by {:.2}{} at the client and by \
-         {:.2} at the front; if scheduling cost nothing, by {:.2}.",
-        thousands(highest.offered_per_second),
-        highest.client.value,
-        highest.client.interval.map_or_else(String::new, interval),
-        highest.front.value,
-        highest.ideal
-    )
+    let at = thousands(highest.offered_per_second);
+    let Figure { value, interval } = highest.client;
+    let client = interval.map_or_else(
+        || format!("{value:.2}"),
+        |(low, high)| format!("{value:.2} (95% interval {low:.2} to {high:.2})"),
+    );
+    let rest = format!(
+        "by {client} at the client and by {:.2} at the front; if scheduling cost nothing, by {:.2}",
+        highest.front.value, highest.ideal
+    );
+    match interval.is_some_and(|(low, high)| low <= 1.0 && high >= 1.0) {
+        true => format!(
+            "At {at} k/s, the highest load that both serve, this run cannot tell whether preemption lowers the p99 of short requests: it \
+             multiplies it {rest}."
+        ),
+        false => format!(
+            "At {at} k/s, the highest load that both serve, preemption multiplies the p99 of short requests {rest}."
+        ),
+    }
 }
 
 #[cfg(test)]
