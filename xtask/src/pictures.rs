@@ -193,7 +193,11 @@ fn with_table(document: &str, name: &str, stated: &str, said: &str) -> Result<St
     let (before, rest) = document.split_once(&format!("<!-- {name}: ")).ok_or_else(missing)?;
     let (between, rest) = rest.split_once("```text\n").ok_or_else(missing)?;
     let between = between.split_once('\n').ok_or_else(missing)?.1;
-    let (_, after) = rest.split_once("\n```").ok_or_else(missing)?;
+    // An empty block has no line.
+    let after = match rest.strip_prefix("```") {
+        Some(after) => after,
+        None => rest.split_once("\n```").ok_or_else(missing)?.1,
+    };
     let said: Vec<&str> = said.trim_matches('\n').lines().map(str::trim_end).collect();
     Ok(format!("{before}{stated}\n{between}```text\n{}\n```{after}", said.join("\n")))
 }
@@ -241,6 +245,8 @@ mod tests {
         let expected =
             document.replace("<!-- a: old -->", "<!-- a: new -->").replace("old\n", "1\n 2\n");
         assert_eq!(made, expected);
+        let empty = document.replace("old\n", "");
+        assert_eq!(with_table(&empty, "a", "<!-- a: new -->", "1\n 2\n").unwrap(), expected);
         assert!(with_table(document, "b", "", "").is_err());
     }
 

@@ -16,7 +16,7 @@ use super::ecn::Agreement;
 use super::neighbours::{ASK_AFTER, ASKS_MAX};
 use super::reply::{self, Bare};
 use super::shares::Kind;
-use super::{Output, Slot, Stack};
+use super::{Output, SHAPE_UNKNOWN, Slot, Stack};
 use crate::context::{ContextId, Event, Reason};
 use crate::datapath::{Command, Datapath, FlowId, Packet, Tuple};
 use crate::flow::moment::Moment;
@@ -149,9 +149,6 @@ impl Handshake {
 pub(super) fn carries(segment: &TcpSegment) -> bool {
     !segment.payload.is_empty() || segment.flags.contains(Flags::FIN)
 }
-
-/// What a connection may assume of a listener's first slot, which decides the rest: a window without a scale.
-const SHAPE_UNKNOWN: (u32, u32) = (u16::MAX as u32, u16::MAX as u32);
 
 /// The smallest window scale that can advertise a whole ring.
 fn scale_of(ring_bytes: u32) -> u8 {

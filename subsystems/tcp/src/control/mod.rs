@@ -126,6 +126,9 @@ struct Slot {
     filled: u32,
 }
 
+/// The [shape](Slot::shape) that a connection may assume of a listener's first slot, which then decides: a window without a scale.
+const SHAPE_UNKNOWN: (u32, u32) = (u16::MAX as u32, u16::MAX as u32);
+
 impl Slot {
     /// Whether the rings lie within `memory`, and their first part is backed.
     fn fits(&self, memory: &mut impl PayloadMemory) -> bool {
