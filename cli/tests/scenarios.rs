@@ -255,7 +255,6 @@ fn mtg_fig2_natively() {
     for (row, is_sliced) in variants.iter().zip([true, false]) {
         for at in row["loads"].as_array().unwrap() {
             for class in 0..2 {
-                // A request's time at the front is part of the time that its client waits; replies to a later try have no time there.
                 let [client, front] = [&at["client"], &at["front"]]
                     .map(|place| number(&place[class]["p99_ns"]["value"]));
                 assert!(client > Some(0.0) && front > Some(0.0), "{at}");

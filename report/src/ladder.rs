@@ -1,4 +1,4 @@
-//! What the variants of a ladder serve, as a table for the terminal and for the page.
+//! Throughputs of a ladder as a table, for the terminal and for the page.
 
 use super::model::{Figure, Ladder, Rung};
 use super::number::thousands;
@@ -37,11 +37,11 @@ pub fn notes(ladder: &Ladder) -> Vec<String> {
     };
     vec![
         format!(
-            "served: while {} k/s are offered, more than any variant can serve. {rounds}",
+            "served: throughput under an overload of {} k/s. {rounds}",
             thousands(ladder.offered_per_second)
         ),
         format!(
-            "confirmed: a longer run, in which {:.0}% of that was offered, served it all.",
+            "confirmed: at {:.0}% of this throughput, a further run answered at least 99% of its requests in time.",
             ladder.confirmed_at * 1e2
         ),
     ]

@@ -39,7 +39,7 @@ pub struct RunResult {
     /// The rows against each other, if they ran by paired rounds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paired: Option<Paired>,
-    /// What variants serve when more is offered, if the scenario is a ladder.
+    /// Throughputs under overload, if the scenario is a ladder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ladder: Option<Ladder>,
     /// Fitted, measured or assumed facts: each with its source.
@@ -138,14 +138,14 @@ pub struct ServedShare {
     pub is_doubted: bool,
 }
 
-/// What the variants of a ladder serve when more is offered (docs/adr/0106).
+/// Throughputs of a ladder's variants under overload (docs/adr/0106).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ladder {
     /// Number of rounds; 1 if simulated.
     pub rounds: u32,
-    /// The load offered to every variant: more than any serves.
+    /// The load offered to every variant, which should be more than any can serve.
     pub offered_per_second: f64,
-    /// Share of what a variant served at which it ran once more.
+    /// Load of the confirmation run, as a share of the throughput.
     pub confirmed_at: f64,
     /// In the order of variants.
     pub rungs: Vec<Rung>,
@@ -157,15 +157,15 @@ pub struct Ladder {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Rung {
     pub name: String,
-    /// Requests served per second.
+    /// Throughput in requests per second.
     pub per_second: Figure,
     /// The same in each round, in order.
     pub rounds_per_second: Vec<f64>,
-    /// Divided by what the first variant served in the same round; `None` for the first.
+    /// Divided by the first variant's throughput in the same round; `None` for the first.
     pub of_first: Option<Figure>,
-    /// Divided by what the variant before served in the same round; `None` for the first two: the first is no rung.
+    /// Divided by the throughput of the variant before in the same round; `None` for the first two: the first is no rung.
     pub of_previous: Option<Figure>,
-    /// Whether a longer run, in which less was offered ([`Ladder::confirmed_at`]), served it all.
+    /// Whether the confirmation run was served ([`Ladder::confirmed_at`]).
     pub is_confirmed: bool,
 }
 

@@ -194,8 +194,8 @@ const REQUESTS_MAX: f64 = 1e9;
 /// Maximum length of a point. Longer ones are many points.
 const SECONDS_MAX: f64 = 3_600.0;
 /// What the load of a ladder must be.
-const LADDER_LOAD: &str = "kind = \"ladder\" needs one load in `run.loads_per_second`, more than any variant can serve: \
-                           it compares what each serves then";
+const LADDER_LOAD: &str = "kind = \"ladder\" needs one load in `run.loads_per_second`, above every variant's capacity: \
+                           a ladder compares throughputs under overload";
 
 /// The fewest rounds that give an interval.
 const ROUNDS_MIN: u32 = 6;
@@ -456,6 +456,7 @@ fn run(
                 "[run] has both `loads_per_second` and [run.search], expected one of them",
             ));
         }
+        (None, None) if *kind == Kind::Ladder => return Err(source.refuse(span, LADDER_LOAD)),
         (None, None) => {
             return Err(
                 source.refuse(span, "[run] needs `loads_per_second` or a table [run.search]")

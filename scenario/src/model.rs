@@ -38,7 +38,7 @@ pub enum Machine {
 pub enum Kind {
     /// Latency and throughput at each load.
     Load,
-    /// What each variant serves of one load that is more than it can serve, as steps from the first variant to the last.
+    /// Throughputs under overload, as steps from the first variant to the last. There is one load.
     Ladder,
     /// The agent is killed repeatedly under load. There is one load.
     Crash(Crash),

@@ -302,8 +302,8 @@ fn wrong_meaning_is_refused_with_line_field_and_allowed_values() {
                 "name = \"x\"\nkind = \"ladder\"\nrun.loads_per_second = [1, 2]\n\
                  [[variant]]\nname = \"a\"\nplacement = \"linux\"\n",
             ),
-            "3: kind = \"ladder\" needs one load in `run.loads_per_second`, more than any variant can serve: \
-             it compares what each serves then",
+            "3: kind = \"ladder\" needs one load in `run.loads_per_second`, above every variant's capacity: \
+             a ladder compares throughputs under overload",
         ),
         (
             message(

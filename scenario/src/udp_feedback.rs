@@ -37,7 +37,7 @@ pub struct UdpFeedback {
     pub seed: u64,
     /// Offered loads as multiples of the capacity, in ascending order.
     pub loads: Vec<f64>,
-    /// Measurements of each load and kind of sender, in turns.
+    /// Rounds in which both kinds of sender run each load once.
     pub rounds: u32,
     /// Time from due to reply within which a reply counts as goodput.
     pub limit_us: u32,

@@ -13,6 +13,9 @@ use crate::cargo;
 pub const USAGE: &str = "usage: cargo xtask pictures [NAME...]      rerun these pictures' experiments (all) on this machine, which should \
                          do nothing else, and update the documentation";
 
+/// Part of the conclusion of a run on a machine that was busy.
+const NOT_QUIET: &str = "says nothing about a quiet machine";
+
 /// The document with the experiments' tables.
 const DOCUMENT: &str = "docs/figures.md";
 const OUT: &str = "target/pictures";
@@ -60,6 +63,7 @@ const PICTURES: &[Picture] = &[
             "scenarios/ladder.toml",
             "compare/src",
             "experiments/src/run/rounds.rs",
+            "experiments/src/run/rounds",
             "experiments/src/run/ladder.rs",
             "experiments/src/run/session.rs",
             "experiments/src/run/point.rs",
@@ -160,6 +164,10 @@ impl Picture {
         let result: Value =
             serde_json::from_str(&read("results.json")?).map_err(|error| error.to_string())?;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let conclusion = text(&result["conclusion"]);
+        if conclusion.contains(NOT_QUIET) {
+            return Err(conclusion);
+        }
         let machine = &result["machine"];
         let stated = format!(
             "<!-- {}: wave {}; version {}; {}; {} CPUs, {}, Linux {}; sources {} -->",

@@ -61,9 +61,9 @@ Threads that were running before get back their class and nice value.
 
 Exit codes: 0 success; 1 a check failed (requests lost, say); 2 a bad scenario; 3 this
 machine cannot run it (the message says what to type); 4 no result: other processes disturbed the run
-so that a saturation, or every point, is not a measurement (the table and --json say which; run it
-again on a quiet machine, or with --host sim; crash and chaos scenarios are judged by
-their checks alone, and never exit with 4); after Ctrl-C or SIGTERM 130 or 143; memory scenarios undo their
+so that a saturation, or every point, is not a measurement, or none of the loads could be served (the
+table and --json say which; run it again on a quiet machine, with other loads, or with --host sim; crash
+and chaos scenarios are judged by their checks alone, and never exit with 4); after Ctrl-C or SIGTERM 130 or 143; memory scenarios undo their
 changes and exit with 3; --host linux exits with the command's code, or 0 without a command."
 )]
 pub struct RunArgs {
@@ -321,5 +321,5 @@ fn replay(args: &RunArgs, file: &Path) -> Result<ExitCode, Failure> {
     show(args, &compared, &format!("Report: {}", directory.join("report.html").display()))
 }
 
-/// Exit code of a run without a result, because other processes disturbed it.
+/// Exit code of a run without a result.
 const NOT_MEASURED: u8 = 4;

@@ -1,8 +1,9 @@
-//! What each variant of a ladder serves when more is offered, by paired rounds: the first variant is the reference, each other a
-//! rung (docs/adr/0106).
+//! Throughput of each variant of a ladder under overload, by paired rounds: the first variant is the reference, each other a rung
+//! (docs/adr/0106).
 
 use std::time::{Duration, Instant};
 
+use wave_compare::Better;
 use wave_report::model::{Figure, Ladder, Rung, SATURATION_SERVED, VariantResult};
 use wave_report::number::thousands;
 use wave_workloads::generator::Settings;
@@ -14,14 +15,23 @@ use super::rounds::{self, Machine, over_rounds};
 use super::{Failure, Found, Ground, limits};
 use crate::scenario::{Load, Run, Scenario};
 
-/// Share of what a variant serves at which it is run once more, longer: there it should serve everything.
+/// Load of the confirmation run, as a share of the throughput under overload.
 pub(super) const CONFIRMED_AT: f64 = 0.95;
-/// How long that run is measured.
+const LEAST_PER_SECOND: f64 = 0.001;
+/// Measured time of the confirmation run.
 const CONFIRMED_FOR: Duration = Duration::from_secs(2);
 
 /// Number of steps that [`run`] reports.
 pub(super) fn steps(scenario: &Scenario) -> u64 {
     u64::from(scenario.run.rounds) + scenario.variants.len() as u64
+}
+
+/// Duration of one of these steps on average, in seconds.
+pub(super) fn step_seconds(scenario: &Scenario) -> f64 {
+    let (run, variants) = (&scenario.run, scenario.variants.len() as f64);
+    let rounds = f64::from(run.rounds) * variants * run.seconds;
+    let confirmations = variants * (run.warmup_seconds + CONFIRMED_FOR.as_secs_f64());
+    (rounds + confirmations) / steps(scenario) as f64
 }
 
 /// The load that is offered to every variant.
@@ -32,19 +42,19 @@ pub(super) fn offered(run: &Run) -> Result<f64, Failure> {
     }
 }
 
-/// Offers all variants the load in each round, then each variant a little less than it served.
+/// Offers all variants the load in each round; then each variant has its confirmation run.
 pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
     let (scenario, started) = (ground.scenario, Instant::now());
     let (offered, rounds) = (offered(&scenario.run)?, scenario.run.rounds);
-    let neighbours = Neighbours::now();
+    let neighbours = Neighbours::on(&ground.cpus);
     let row = |variant: &crate::scenario::Variant| Row { variant: variant.clone(), factor: 1.0 };
     let rows: Vec<Row> = scenario.variants.iter().map(row).collect();
     let mut alive = rounds::all(ground, &rows, &[offered], rounds, started)?;
     for (row, alive) in rows.iter().zip(&mut alive) {
-        ground.begin(&format!("{}: once more, for 2 s", row.variant.name));
+        ground.begin(&format!("{}: confirmation, 2 s", row.variant.name));
         let served = Served::of(&alive.loads()[0].outcomes());
         let settings = Settings { duration: CONFIRMED_FOR, ..alive.settings() };
-        alive.once(ground, (CONFIRMED_AT * served.median()).round(), &settings, started)?;
+        alive.once(ground, served.confirmed_at(), &settings, started)?;
         ground.end();
     }
     let limits = limits(&scenario.workload);
@@ -52,11 +62,13 @@ pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
     let mut served = Vec::new();
     for alive in alive {
         let loads = alive.end(&limits, &mut found);
+        let variant = found.variants.last_mut().expect("one was added");
+        account_for(variant, loads[1].outcomes()[0]);
         served.push(Served::of(&loads[0].outcomes()));
     }
     found.facts.push(rounds::terms(ground, rounds));
     conclude(&mut found, offered, &served);
-    let busy = Machine::since(neighbours, ground.cpus.len()).too_busy();
+    let busy = Machine::since(neighbours, &ground.cpus).too_busy();
     if let (Some(ladder), Some(busy)) = (&mut found.ladder, busy) {
         ladder.conclusion = busy;
     }
@@ -77,40 +89,53 @@ impl Served {
         Served { per_second, share: wave_compare::median(&shares).unwrap_or(0.0) }
     }
 
-    pub fn median(&self) -> f64 {
-        wave_compare::median(&self.per_second).unwrap_or(0.0)
+    /// Load of the confirmation run, in requests per second.
+    pub fn confirmed_at(&self) -> f64 {
+        let median = wave_compare::median(&self.per_second).unwrap_or(0.0);
+        // Nothing at all is no load.
+        (CONFIRMED_AT * median).max(LEAST_PER_SECOND)
     }
 
     /// Divided by what another variant served in the same round.
     fn of_other(&self, other: &Served) -> Figure {
         let rounds = self.per_second.iter().zip(&other.per_second);
-        over_rounds(&rounds.map(|(own, other)| own / other).collect::<Vec<f64>>())
+        let ratios = rounds.map(|(own, other)| Better::Higher.ratio(*other, *own));
+        over_rounds(&ratios.collect::<Vec<f64>>())
     }
 }
 
-/// Adds the ladder, and what it says of the variants, to `found`. Their points are the load offered, and the one that confirms.
+/// The account of every variant is that of its confirmation run.
+pub(super) fn account_for(variant: &mut VariantResult, confirmation: &Outcome) {
+    variant.account = confirmation.account.clone();
+    variant.account_per_second =
+        (!variant.account.is_empty()).then_some(confirmation.measured.offered_per_second);
+}
+
+/// Adds the ladder to `found`. Each variant has two points: the load offered, and the confirmation run.
 pub(super) fn conclude(found: &mut Found, offered: f64, served: &[Served]) {
     let mut rungs: Vec<Rung> = Vec::new();
-    for (at, (variant, own)) in found.variants.iter_mut().zip(served).enumerate() {
-        let per_second = over_rounds(&own.per_second);
-        if own.share >= SATURATION_SERVED {
-            variant.not_measurable =
-                Some(format!("it served all of {} k/s: offer more", thousands(offered)));
-        } else {
-            variant.saturation_per_second = Some(per_second.value);
-        }
+    for (at, (variant, own)) in found.variants.iter().zip(served).enumerate() {
         let previous = at.checked_sub(1).map(|before| own.of_other(&served[before]));
         rungs.push(Rung {
             name: variant.name.clone(),
-            per_second,
+            per_second: over_rounds(&own.per_second),
             rounds_per_second: own.per_second.clone(),
             of_first: (at > 0).then(|| own.of_other(&served[0])),
             of_previous: previous.filter(|_| at > 1),
             is_confirmed: is_confirmed(variant, offered),
         });
+        if own.share >= SATURATION_SERVED {
+            let (name, load) = (&variant.name, thousands(offered));
+            found.failed.push(format!(
+                "\"{name}\" served the whole load of {load} k/s: raise run.loads_per_second above what every variant can serve"
+            ));
+        }
     }
     let rounds = served.first().map_or(0, |served| served.per_second.len()) as u32;
-    let conclusion = sentence(&rungs);
+    let conclusion = match found.failed.first() {
+        Some(failed) => format!("NO RESULT: {failed}."),
+        None => sentence(&rungs),
+    };
     let confirmed_at = CONFIRMED_AT;
     found.ladder =
         Some(Ladder { rounds, offered_per_second: offered, confirmed_at, rungs, conclusion });
@@ -119,52 +144,48 @@ pub(super) fn conclude(found: &mut Found, offered: f64, served: &[Served]) {
 /// What the rungs say: the best one against the first variant, and the steps between them.
 fn sentence(rungs: &[Rung]) -> String {
     let Some((first, rungs)) = rungs.split_first() else { return String::new() };
-    let best = |a: &&Rung, b: &&Rung| a.per_second.value.total_cmp(&b.per_second.value);
-    let Some(best) = rungs.iter().max_by(best) else { return String::new() };
+    let by_rate = |a: &&Rung, b: &&Rung| a.per_second.value.total_cmp(&b.per_second.value);
+    let Some(best) = rungs.iter().max_by(by_rate) else { return String::new() };
     let rate = |rung: &Rung| format!("{} k/s", thousands(rung.per_second.value));
-    let of_first = best.of_first.map_or_else(String::new, |of_first| match of_first.interval {
-        Some((low, high)) => {
-            format!("{:.2} of that (95% interval {low:.2} to {high:.2})", of_first.value)
-        }
-        None => format!("{:.3} of that", of_first.value),
-    });
-    let mut text = format!(
-        "\"{}\" serves {}; the best rung, \"{}\", {}, {of_first}",
+    let of = |figure: Figure| match figure.interval {
+        Some((low, high)) => format!("{:.2} (95% interval {low:.2} to {high:.2})", figure.value),
+        None => format!("{:.3}", figure.value),
+    };
+    let mut parts = vec![format!(
+        "\"{}\" serves {}; the best rung, \"{}\", {}, {} of that",
         first.name,
         rate(first),
         best.name,
-        rate(best)
-    );
-    let steps: Vec<&Rung> = rungs.iter().filter(|rung| rung.of_previous.is_some()).collect();
-    let falls = |rung: &&&Rung| !rises(rung);
-    match (steps.len(), steps.iter().find(falls)) {
-        (0, _) => {}
-        (1, None) => text.push_str("; the second rung is higher than the first"),
-        (_, None) => text.push_str("; each rung is higher than the one before"),
-        (_, Some(rung)) => {
-            let ratio = rung.of_previous.map_or(1.0, |figure| figure.value);
-            text.push_str(&format!(
-                "; \"{}\" is not higher than the rung before: {ratio:.2} of it",
-                rung.name
-            ));
-        }
+        rate(best),
+        best.of_first.map_or_else(String::new, of)
+    )];
+    let steps = || rungs.iter().filter_map(|rung| Some((&rung.name, rung.of_previous?)));
+    let ends = |figure: Figure| figure.interval.unwrap_or((figure.value, figure.value));
+    for (name, step) in steps().filter(|(_, step)| ends(*step).0 <= 1.0) {
+        parts.push(match ends(step).1 < 1.0 {
+            true => format!("\"{name}\" serves less than the rung before: {} of it", of(step)),
+            false => format!(
+                "this run cannot tell whether \"{name}\" serves more than the rung before: the ratio is {}",
+                of(step)
+            ),
+        });
     }
-    text.push('.');
-    text
+    if parts.len() == 1 && steps().next().is_some() {
+        parts.push("each rung serves more than the one before".to_owned());
+    }
+    let all = || std::iter::once(first).chain(rungs);
+    let open: Vec<String> =
+        all().filter(|rung| !rung.is_confirmed).map(|rung| format!("\"{}\"", rung.name)).collect();
+    if !open.is_empty() {
+        parts.push(format!("not confirmed: {}", open.join(", ")));
+    }
+    format!("{}.", parts.join("; "))
 }
 
-/// Whether a rung serves more than the one before.
-fn rises(rung: &Rung) -> bool {
-    rung.of_previous.is_none_or(|figure| figure.interval.map_or(figure.value, |(low, _)| low) > 1.0)
-}
-
-/// Whether the load that confirms was served: less than the one `offered` in rounds.
+/// Whether the confirmation run, at a load below `offered`, was served.
 fn is_confirmed(variant: &VariantResult, offered: f64) -> bool {
     let less = variant.points.iter().find(|point| point.offered_per_second < offered);
-    less.is_some_and(|point| {
-        let in_time = point.achieved_per_second * point.duration_s;
-        in_time >= SATURATION_SERVED * point.sent as f64
-    })
+    less.is_some_and(|point| point.served() >= SATURATION_SERVED)
 }
 
 #[cfg(test)]
@@ -182,5 +203,39 @@ mod tests {
         assert_eq!((of_other.value, of_other.interval), (0.9, Some((0.9, 0.9))));
         let few = Served { per_second: vec![1.0], share: 0.5 };
         assert_eq!(few.of_other(&few), Figure { value: 1.0, interval: None });
+    }
+
+    #[test]
+    fn sentence_tells_rising_falling_and_open_steps_apart() {
+        let figure = |value: f64| Figure { value, interval: Some((value - 0.02, value + 0.02)) };
+        let rung = |name: &str, rate: f64, step: Option<f64>| Rung {
+            name: name.to_owned(),
+            per_second: figure(rate),
+            rounds_per_second: vec![rate],
+            of_first: Some(figure(rate / 100_000.0)),
+            of_previous: step.map(figure),
+            is_confirmed: name != "b",
+        };
+        let said = |steps: [f64; 2]| {
+            let [second, third] = steps.map(Some);
+            sentence(&[
+                rung("near", 1e5, None),
+                rung("a", 5e4, None),
+                rung("b", 6e4, second),
+                rung("c", 9e4, third),
+            ])
+        };
+        assert_eq!(
+            said([1.2, 1.5]),
+            "\"near\" serves 100.0 k/s; the best rung, \"c\", 90.0 k/s, 0.90 (95% interval 0.88 to 0.92) of that; each rung serves \
+             more than the one before; not confirmed: \"b\"."
+        );
+        let said = said([0.9, 1.01]);
+        for part in [
+            "\"b\" serves less than the rung before: 0.90 (95% interval 0.88 to 0.92) of it;",
+            "cannot tell whether \"c\" serves more than the rung before: the ratio is 1.01 (95% interval 0.99 to 1.03);",
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
     }
 }

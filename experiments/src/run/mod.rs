@@ -142,8 +142,11 @@ pub fn run(
     enough_cpus(most_cores(scenario), cpus.len(), &scenario.name)?;
     let progress = Progress::new(steps + 2, quiet);
     journal.follow(&progress);
-    progress
-        .say(&planned(steps, scenario.run.seconds * load::trials_of_step(scenario, cpus.len())));
+    let seconds = match scenario.kind {
+        Kind::Ladder => ladder::step_seconds(scenario),
+        _ => scenario.run.seconds * load::trials_of_step(scenario, cpus.len()),
+    };
+    progress.say(&planned(steps, seconds));
     let simulated_only = simulated_only(scenario);
     if let Some((what, how)) = &simulated_only {
         progress.say(&format!("{}: {what}: {how}", scenario.name));

@@ -7,7 +7,7 @@ mod conclusion;
 #[cfg(test)]
 mod known;
 
-pub(super) use conclusion::Machine;
+pub(super) use conclusion::{Machine, samples_of};
 
 use std::time::Instant;
 
@@ -58,14 +58,14 @@ pub(super) fn run<'a>(
     rounds: u32,
 ) -> Result<Found, Failure> {
     let started = Instant::now();
-    let neighbours = Neighbours::now();
+    let neighbours = Neighbours::on(&ground.cpus);
     let mut found = Found::default();
     let limits = limits(&ground.scenario.workload);
     let mut of_rows = Vec::new();
     for alive in all(ground, rows, loads, rounds, started)? {
         of_rows.push(alive.end(&limits, &mut found));
     }
-    let (machine, seed) = (Machine::since(neighbours, ground.cpus.len()), ground.scenario.run.seed);
+    let (machine, seed) = (Machine::since(neighbours, &ground.cpus), ground.scenario.run.seed);
     found.paired = conclusion::of(&found.variants, &of_rows, &limits.class, machine, seed);
     found.facts.push(terms(ground, rounds));
     Ok(found)

@@ -26,7 +26,7 @@ use wave_lab::progress::Progress;
 struct Measured {
     /// 0 if a datagram was lost: a closed loop does not go on after that.
     per_second: f64,
-    /// What was lost, if so.
+    /// The error that ended the measurement early.
     lost: Option<String>,
 }
 
@@ -47,7 +47,7 @@ pub fn run(scenario: &Udp, quiet: bool, journal: &Journal) -> Result<UdpResult, 
     let progress = Progress::new(values * (1 + rounds), quiet);
     journal.follow(&progress);
     progress.say(&super::planned(values * rounds, scenario.seconds));
-    let neighbours = Neighbours::now();
+    let neighbours = Neighbours::on(&cpus);
     let mut systems = Vec::new();
     for &outstanding in &scenario.outstanding {
         progress.begin(&format!("starting an agent with {outstanding} outstanding"));
@@ -69,7 +69,7 @@ pub fn run(scenario: &Udp, quiet: bool, journal: &Journal) -> Result<UdpResult, 
         }
     }
     drop(systems);
-    let busy = Machine::since(neighbours, cpus.len()).too_busy();
+    let busy = Machine::since(neighbours, &cpus).too_busy();
     let rows = result::rows(&scenario.outstanding, &measured);
     let (machine, started) = (machine::machine(cpus.len()), journal.started());
     Ok(UdpResult::new(scenario, rows, busy, machine, seating.to_string(), started))

@@ -84,7 +84,7 @@ pub fn run(
     journal.follow(&progress);
     progress.say(&super::planned(trials, scenario.seconds));
     let mix = scenario.mix().mix().map_err(Failure::cannot)?;
-    let neighbours = Neighbours::now();
+    let neighbours = Neighbours::on(&cpus);
     let mut systems = Vec::new();
     for scheduling in Scheduling::ALL {
         progress.begin(&format!("starting the system {}", scheduling.name()));
@@ -114,7 +114,7 @@ pub fn run(
         (scheduling.name(), wanted.policy, measured)
     });
     let ran: Vec<_> = ran.collect();
-    let busy = Machine::since(neighbours, cpus.len()).too_busy();
+    let busy = Machine::since(neighbours, &cpus).too_busy();
     let ideals = Scheduling::ALL.map(|scheduling| {
         let of_round = |load, round| {
             let scenario = UdpPreemption { seed: scenario.seed + round, ..scenario.clone() };

@@ -24,7 +24,7 @@ struct Bar {
     label: String,
 }
 
-/// Plot of what each variant serves, if the scenario is a ladder.
+/// Plot of each variant's throughput, if the scenario is a ladder.
 pub fn ladder(result: &RunResult) -> Result<Option<String>, DrawError> {
     let Some(ladder) = &result.ladder else { return Ok(None) };
     let bar = |(index, rung): (usize, &Rung)| {
@@ -39,7 +39,7 @@ pub fn ladder(result: &RunResult) -> Result<Option<String>, DrawError> {
     };
     let bars: Vec<Bar> = ladder.rungs.iter().enumerate().map(bar).collect();
     let title = format!(
-        "{}: served while {} thousand requests per second are offered",
+        "{}: throughput under an overload of {} thousand requests per second",
         result.scenario,
         thousands(ladder.offered_per_second)
     );
@@ -104,7 +104,8 @@ pub fn parts(result: &RunResult) -> Vec<String> {
 
 fn draw(title: &str, axis: &str, bars: &[Bar], parts: &[String]) -> Result<String, DrawError> {
     let total = |bar: &Bar| bar.segments.iter().map(|(_, length)| drawable(*length)).sum::<f64>();
-    let most = bars.iter().map(total).fold(1e-9, f64::max);
+    let highs = bars.iter().filter_map(|bar| bar.interval.map(|(_, high)| drawable(high)));
+    let most = bars.iter().map(total).chain(highs).fold(1e-9, f64::max);
     let marks = ticks(most, 6);
     let scale = f64::from(RIGHT - LEFT) / marks.last().copied().unwrap_or(most);
     let at = |value: f64| LEFT + (value * scale).round() as i32;

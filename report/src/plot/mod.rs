@@ -55,12 +55,16 @@ pub fn all(result: &RunResult) -> Result<Plots, ReportError> {
     Ok(Plots {
         throughput: match (&result.paired, &result.ladder) {
             (Some(_), _) => rounds::draw(result),
-            // Its loads are chosen: they make no curve.
+            // A ladder's two loads per variant make no curve.
             (None, Some(_)) => Ok(None),
             (None, None) => throughput::draw(result),
         }
         .map_err(in_file("throughput-latency.svg"))?,
-        classes: throughput::others(result).map_err(in_file("throughput-latency-classes.svg"))?,
+        classes: match &result.ladder {
+            Some(_) => Ok(None),
+            None => throughput::others(result),
+        }
+        .map_err(in_file("throughput-latency-classes.svg"))?,
         percentiles_of_classes: percentiles::others(result).map_err(in_file("cdf-classes.svg"))?,
         percentiles: percentiles::draw(result).map_err(in_file("cdf.svg"))?,
         ladder: bars::ladder(result).map_err(in_file("ladder.svg"))?,

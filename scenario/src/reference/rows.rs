@@ -26,6 +26,17 @@ name = "agent"
 placement = "offload"
 policy = "shinjuku:slice_us=30"
 "#,
+    r#"name = "my-search"
+kind = "load"
+
+[run]
+search = { low = 1_000, high = 100_000 }
+
+[[variant]]
+name = "agent"
+placement = "offload"
+policy = "fifo"
+"#,
     r#"name = "my-ladder"
 kind = "ladder"
 
@@ -154,8 +165,8 @@ pub(super) const REQUESTS: &[Row] = &[
     DESCRIPTION,
     row(
         "kind",
-        "`load`: latency and throughput under each load; `ladder`: what each variant serves when more is offered, as \
-         steps from the first variant to the last; `crash`: agents that end under load; `enclaves`: several enclaves at once; `chaos`: preemption without end, \
+        "`load`: latency and throughput under each load; `ladder`: throughputs under overload, as steps from \
+         the first variant to the last; `crash`: agents that end under load; `enclaves`: several enclaves at once; `chaos`: preemption without end, \
          with everything checked.",
     ),
     row("workload", "Database and requests."),
@@ -185,8 +196,8 @@ pub(super) const REQUESTS: &[Row] = &[
     .default("none"),
     row(
         "run.rounds",
-        "Rounds in which every variant runs each load once, in random order: 6 or more. All systems are started before the \
-         first round. 0 is one point of each load, one variant after the other. 24 by default with `ladder`; with `load` only beside `run.loads_per_second`.",
+        "Rounds in which every variant runs each load once, in random order, after all systems were started. With `load`: 0 (one point \
+         of each load, one variant after the other), or at least 6 beside `run.loads_per_second`. With `ladder`: at least 6, 24 by default.",
     ),
     row(
         "run.refine",

@@ -5,7 +5,7 @@ use wave_compare::{Interval, Pair, Pool, Spread, Verdict};
 use wave_report::model::{Paired, PairedLoad, PairedOrder, PairedRow, ServedShare, VariantResult};
 use wave_report::number::{micros, thousands};
 
-use wave_workloads::point::Point;
+use wave_workloads::point::{ClassLatency, Point};
 use wave_workloads::recorder::{LATENCY_MAX_NS, decode};
 
 use super::AtLoad;
@@ -27,10 +27,10 @@ pub(in crate::run) struct Machine {
 }
 
 impl Machine {
-    /// The machine with `cpus` CPUs since `before`. All agents must have ended: then they count as this process's.
-    pub(in crate::run) fn since(before: Option<Neighbours>, cpus: usize) -> Machine {
-        let others = before.zip(Neighbours::now()).map(|(before, now)| now.cpus_since(&before));
-        Machine { cpus, others: others.unwrap_or(0.0) }
+    /// The CPUs `cpus` since `before`, which was measured on them. All agents must have ended: then they count as this process's.
+    pub(in crate::run) fn since(before: Option<Neighbours>, cpus: &[usize]) -> Machine {
+        let others = before.zip(Neighbours::on(cpus)).map(|(before, now)| now.cpus_since(&before));
+        Machine { cpus: cpus.len(), others: others.unwrap_or(0.0) }
     }
 
     /// Whether nothing can be said of the rows on a quiet machine.
@@ -42,7 +42,7 @@ impl Machine {
     pub(in crate::run) fn too_busy(self) -> Option<String> {
         self.is_busy().then(|| {
             format!(
-                "Other processes used {:.1} of {} CPUs, so this run says nothing of the variants on a quiet machine.",
+                "Other processes used {:.1} of {} CPUs, so this run says nothing about a quiet machine.",
                 self.others, self.cpus
             )
         })
@@ -149,22 +149,30 @@ impl AtLoad {
     }
 }
 
-/// The latencies of a class of requests, with their counts. A refused request counts as one that takes longer than any other,
-/// whatever its class: else a row that refuses requests would seem quick. So does a row that has done none.
+/// The latencies of a class of requests of `point`, with their counts. A request that was not done counts as one that takes longer
+/// than any other, whatever its class: else a row that refuses requests would seem quick. So does a row that has done none.
 fn samples(point: &Point, class: &str) -> Vec<(f64, u64)> {
     let of_class = point.classes.iter().find(|of| of.name == class);
-    let done = of_class.and_then(|of| decode(&of.histogram).ok()).filter(|of| !of.is_empty());
-    let Some(done) = done else { return vec![(LATENCY_MAX_NS as f64, 1)] };
+    samples_of(point, of_class).unwrap_or_else(|| vec![(LATENCY_MAX_NS as f64, 1)])
+}
+
+/// The same of latencies measured anywhere; `None` if there was no such request.
+pub(in crate::run) fn samples_of(
+    point: &Point,
+    latencies: Option<&ClassLatency>,
+) -> Option<Vec<(f64, u64)>> {
+    let not_done = point.sent.saturating_sub(point.done);
+    let done = latencies.and_then(|of| decode(&of.histogram).ok()).filter(|of| !of.is_empty());
+    let Some(done) = done else { return (not_done > 0).then(|| vec![(LATENCY_MAX_NS as f64, 1)]) };
     let values = done.iter_recorded();
     let mut samples: Vec<(f64, u64)> = values
         .map(|one| (one.value_iterated_to() as f64, one.count_since_last_iteration()))
         .collect();
-    if point.refused > 0 {
-        let served = point.sent.saturating_sub(point.refused).max(1);
-        let refused = done.len() as f64 * point.refused as f64 / served as f64;
-        samples.push((LATENCY_MAX_NS as f64, refused.ceil() as u64));
+    if not_done > 0 {
+        let of_class = done.len() as f64 * not_done as f64 / point.done.max(1) as f64;
+        samples.push((LATENCY_MAX_NS as f64, of_class.ceil() as u64));
     }
-    samples
+    Some(samples)
 }
 
 /// Each row against the next one, at each load.
@@ -307,14 +315,13 @@ fn part(share: &ServedShare) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use wave_workloads::point::ClassLatency;
     use wave_workloads::recorder::{Latency, encode, histogram};
 
     use super::*;
     use crate::run::failed_point;
 
     #[test]
-    fn refused_requests_count_as_the_slowest() {
+    fn requests_that_were_not_done_count_as_the_slowest() {
         let mut latencies = histogram();
         (1..=1000).for_each(|us| latencies.record(us * 1000).unwrap());
         let class = ClassLatency {
@@ -324,7 +331,8 @@ mod tests {
         };
         let with = |refused: u64| {
             let classes = vec![class.clone()];
-            let point = Point { sent: 1000 + refused, refused, classes, ..failed_point(1.0) };
+            let point =
+                Point { sent: 1000 + refused, done: 1000, refused, classes, ..failed_point(1.0) };
             Pool::of_rounds([samples(&point, "GET")]).quantile(&[0], 0.99) / 1e3
         };
         assert!((with(0) - 990.0).abs() < 2.0, "{}", with(0));

@@ -104,9 +104,10 @@ pub fn ladder(ground: &Ground<'_>) -> Result<Found, Failure> {
         let simulated = Simulated::new(scenario, variant)?;
         let outcome = ground.point(&simulated, &variant.name, offered)?;
         let served = ladder::Served::of(&[&outcome]);
-        let confirmed = (ladder::CONFIRMED_AT * served.median()).round();
-        let outcomes = vec![outcome, ground.point(&simulated, &variant.name, confirmed)?];
-        Ok((variant_found(variant, &limits, outcomes), served))
+        let confirmation = ground.point(&simulated, &variant.name, served.confirmed_at())?;
+        let mut found = variant_found(variant, &limits, vec![outcome, confirmation.clone()]);
+        ladder::account_for(&mut found, &confirmation);
+        Ok((found, served))
     })?;
     let (mut variants, served): (Vec<_>, Vec<_>) = ran.into_iter().unzip();
     for variant in &mut variants {

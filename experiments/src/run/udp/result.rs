@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use comfy_table::CellAlignment;
 use maud::html;
 use serde::Serialize;
-use wave_compare::Better;
 use wave_lab::terminal::counted;
 use wave_lab::{Failure, table};
 use wave_report::model::{Figure, Machine};
@@ -48,7 +47,9 @@ pub(super) fn rows(outstanding: &[u32], measured: &[Vec<Measured>]) -> Vec<Row> 
         |a: &&Vec<f64>, b: &&Vec<f64>| over_rounds(a).value.total_cmp(&over_rounds(b).value);
     let best = rates.iter().max_by(by_median).cloned().unwrap_or_default();
     let row = |((&outstanding, rates), measured): ((&u32, &Vec<f64>), &Vec<Measured>)| {
-        let of_best = rates.iter().zip(&best).map(|(own, best)| Better::Higher.ratio(*best, *own));
+        // A round in which the best row lost a datagram says nothing of the others.
+        let rounds = rates.iter().zip(&best).filter(|(_, best)| **best > 0.0);
+        let of_best = rounds.map(|(own, best)| own / best);
         Row {
             outstanding,
             per_second: over_rounds(rates),
@@ -77,7 +78,7 @@ pub struct UdpResult {
     under_way: u32,
     /// A row for each number of outstanding requests.
     curve: Vec<Row>,
-    /// The smallest number with throughput within 5% of the best; null if nothing was answered.
+    /// The smallest number with throughput within 5% of the best; null if every row lost datagrams in most of its rounds.
     knee: Option<u32>,
     /// The answer to the scenario's question, in a sentence.
     conclusion: String,
@@ -111,7 +112,7 @@ impl UdpResult {
         }
     }
 
-    /// Whether any request was answered.
+    /// Whether there is a knee.
     pub fn is_measured(&self) -> bool {
         self.knee.is_some()
     }
@@ -138,7 +139,8 @@ impl UdpResult {
         let lost: usize = self.curve.iter().map(|row| row.lost.len()).sum();
         let why = self.curve.iter().flat_map(|row| &row.lost).next();
         why.map_or_else(String::new, |why| {
-            format!("\n{lost} measurements ended early and count as 0; reason of the first: {why}")
+            let lost = counted(lost, "measurement");
+            format!("\n{lost} ended early and counted as 0; first reason: {why}")
         })
     }
 
@@ -214,7 +216,7 @@ fn conclusion(rows: &[Row]) -> String {
     let at = |outstanding: u32| rows.iter().find(|row| row.outstanding == outstanding);
     let found = knee(rows).and_then(|knee| Some((knee, at(knee)?, best(rows)?)));
     let Some((knee, row, best)) = found else {
-        return "NO RESULT: most rounds ended early, as datagrams were lost.".to_owned();
+        return "NO RESULT: every row lost datagrams in most of its rounds.".to_owned();
     };
     let last = match rows.last() {
         Some(last) if last.outstanding == best.outstanding => {

@@ -376,7 +376,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             }
         };
         let offered = listener.slots.front().map(Slot::shape);
-        // The first slot may be on its way: the program listens from the moment in which the listener exists.
+        // The first slot may be on its way: the program listens as soon as the listener exists.
         let shape = listener.shape.unwrap_or(SHAPE_UNKNOWN);
         let acknowledged = self.queued(at);
         let Some((ring_bytes, window_bytes)) =

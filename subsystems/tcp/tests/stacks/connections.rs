@@ -72,7 +72,7 @@ fn a_connection_to_a_port_without_a_listener_is_refused() {
     assert!(now < Nanos::from_millis(10));
 }
 
-/// Its slots may be on their way: listen(2) may have returned. The SYN used to be refused.
+/// listen(2) may return before the listener's first slot reaches the agent. A SYN in between used to be refused.
 #[test]
 fn a_connection_to_a_listener_waits_for_the_first_slot() {
     let mut both = machines(&calm());
