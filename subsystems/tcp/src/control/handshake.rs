@@ -81,6 +81,7 @@ pub(super) struct Handshake {
     /// The host's limit (TCP_MAXSEG) of a segment in bytes, options included.
     mss_max: u16,
     tries: u8,
+    /// When our SYN was sent; once it is [acknowledged](Handshake::is_acknowledged), how long that took.
     sent_at: Nanos,
     /// The last error that the network reported about our SYN.
     error: Option<Reason>,
@@ -285,7 +286,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         if let Some(handshake) = self.handshakes.get_mut(id) {
             handshake.tries += 1;
-            handshake.sent_at = now;
+            handshake.sent_at = if handshake.is_acknowledged() { handshake.sent_at } else { now };
         }
         self.handshake_timer(id, Some(now + wait));
         self.send_handshake(now, id);
@@ -502,7 +503,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return;
         }
         if let Err(packet) = self.open(now, Some(id), &handshake, tuple, segment, packet) {
-            self.wait_for_slot(id, segment, packet);
+            self.wait_for_slot(now, id, segment, packet);
         }
     }
 

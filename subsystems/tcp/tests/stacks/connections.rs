@@ -81,9 +81,15 @@ fn a_connection_to_a_listener_waits_for_the_first_slot() {
     let socket = both[0].connect(now, SocketAddr::from(SERVER));
     run(&mut both, &mut now, MINUTE, |both, _| both[0].sockets[&socket].flow.is_some());
     assert!(both[1].accepted.is_empty());
+    let later = now + Nanos::from_millis(5);
+    run(&mut both, &mut now, MINUTE, |_, at| at > later);
     both[1].slot(now, SERVER.1);
     run(&mut both, &mut now, MINUTE, |both, _| !both[1].accepted.is_empty());
     assert!(now < Nanos::from_millis(10));
+    // Measured when the peer answered, not when the slot came.
+    let mut round_trip = None;
+    both[1].stack.show(&mut |shown| round_trip = round_trip.or(shown.round_trip));
+    assert_eq!(round_trip.map(|(smoothed, _)| smoothed), Some(Nanos::from_micros(100)));
 }
 
 #[test]

@@ -62,8 +62,18 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     /// Has an acknowledged handshake of a listener wait for a slot. `segment` is the peer's last one.
-    pub(super) fn wait_for_slot(&mut self, id: FlowId, segment: &TcpSegment, packet: Packet<F>) {
+    pub(super) fn wait_for_slot(
+        &mut self,
+        now: Nanos,
+        id: FlowId,
+        segment: &TcpSegment,
+        packet: Packet<F>,
+    ) {
         let Some(handshake) = self.handshakes.get_mut(id) else { return };
+        if !handshake.is_acknowledged() {
+            handshake.is_repeated |= handshake.tries > 1;
+            handshake.sent_at = now.since(handshake.sent_at);
+        }
         // A peer that answers is there, and may wait as long as the program lets it.
         handshake.tries = handshake.tries.min(ANSWERS_MAX - 1);
         handshake.window = segment.window;
@@ -126,6 +136,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             early.into_iter().for_each(|early| self.early.put_back(early));
             return false;
         };
+        self.measure(now, flow, &handshake);
         if let Some(early) = early {
             self.packets.push_front(early.packet);
         }

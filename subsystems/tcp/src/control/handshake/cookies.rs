@@ -258,7 +258,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.take_share(process, Kind::Handshake);
         self.listeners[at].half_open += 1;
         self.handshake_timer(id, Some(now + TRY_AFTER));
-        self.wait_for_slot(id, segment, packet);
+        self.wait_for_slot(now, id, segment, packet);
         true
     }
 }

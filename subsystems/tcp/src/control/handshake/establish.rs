@@ -20,6 +20,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     pub(super) fn measure(&mut self, now: Nanos, flow: FlowId, handshake: &Handshake) {
         if let Some(connection) = &mut self.connections[flow.index as usize] {
             match handshake.tries {
+                _ if handshake.is_acknowledged() && handshake.is_repeated => {}
+                _ if handshake.is_acknowledged() => connection.round_trip.sample(handshake.sent_at),
                 1 if handshake.is_repeated => {}
                 1 => connection.round_trip.sample(now.since(handshake.sent_at)),
                 _ => connection.round_trip = RoundTrip::after_lost_syn(),
