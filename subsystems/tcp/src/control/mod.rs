@@ -126,9 +126,9 @@ struct Slot {
     filled: u32,
 }
 
-/// The [shape](Slot::shape) that is assumed until a listener's first slot arrives: the scale of a ring of 1 MiB, as the scale holds for as
-/// long as the connection, and the largest first window that a SYN-ACK can tell.
-const SHAPE_UNKNOWN: (u32, u32) = (1 << 20, u16::MAX as u32);
+/// The [shape](Slot::shape) that is assumed until a listener's first slot arrives: that of the library's usual slot. A larger window
+/// would be taken back, and the scale holds for as long as the connection.
+const SHAPE_UNKNOWN: (u32, u32) = (1 << 20, 16 << 10);
 
 impl Slot {
     /// Whether the rings lie within `memory`, and their first part is backed.
