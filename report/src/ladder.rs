@@ -6,13 +6,11 @@ use super::paired::Table;
 
 /// A row per variant.
 pub fn table(ladder: &Ladder) -> Table {
-    let head = vec![
-        "variant",
-        "served\nk/s",
-        "of the first row\n(95% interval)",
-        "of the row above\n(95% interval)",
-        "confirmed",
-    ];
+    let ratios = match ladder.rounds {
+        1 => ["of the\nfirst row", "of the\nrow above"],
+        _ => ["of the first row\n(95% interval)", "of the row above\n(95% interval)"],
+    };
+    let head = vec!["variant", "served\nk/s", ratios[0], ratios[1], "confirmed"];
     let row = |rung: &Rung| {
         vec![
             rung.name.clone(),

@@ -195,7 +195,7 @@ const REQUESTS_MAX: f64 = 1e9;
 const SECONDS_MAX: f64 = 3_600.0;
 /// What the load of a ladder must be.
 const LADDER_LOAD: &str = "kind = \"ladder\" needs one load in `run.loads_per_second`, above every variant's capacity: \
-                           a ladder compares throughputs under overload";
+                           a ladder compares throughputs under overload, and takes no [run.search]";
 
 /// The fewest rounds that give an interval.
 const ROUNDS_MIN: u32 = 6;
@@ -450,6 +450,9 @@ fn run(
             let message = "[run] has a load, which has no meaning with kind = \"chaos\": its threads never rest";
             return Err(source.refuse(span, message));
         }
+        (_, Some(search)) if *kind == Kind::Ladder => {
+            return Err(source.refuse(search.span(), LADDER_LOAD));
+        }
         (Some(_), Some(search)) => {
             return Err(source.refuse(
                 search.span(),
@@ -461,9 +464,6 @@ fn run(
             return Err(
                 source.refuse(span, "[run] needs `loads_per_second` or a table [run.search]")
             );
-        }
-        (None, Some(search)) if *kind == Kind::Ladder => {
-            return Err(source.refuse(search.span(), LADDER_LOAD));
         }
         (Some(loads), None) if *kind == Kind::Ladder && loads.get_ref().len() != 1 => {
             return Err(source.refuse(loads.span(), LADDER_LOAD));
@@ -528,7 +528,8 @@ fn rounds(
         ("run.refine", raw.refine.as_ref().map(Spanned::span)),
         ("run.compare", raw.compare.as_ref().map(Spanned::span)),
     ];
-    if let Some((field, Some(span))) = others.into_iter().find(|(_, span)| span.is_some()) {
+    let other = others.into_iter().find(|(_, span)| span.is_some() && !is_ladder);
+    if let Some((field, Some(span))) = other {
         let message = format!("`{field}` with `run.rounds`, expected one of them");
         return Err(source.refuse(span, message));
     }

@@ -303,7 +303,7 @@ fn wrong_meaning_is_refused_with_line_field_and_allowed_values() {
                  [[variant]]\nname = \"a\"\nplacement = \"linux\"\n",
             ),
             "3: kind = \"ladder\" needs one load in `run.loads_per_second`, above every variant's capacity: \
-             a ladder compares throughputs under overload",
+             a ladder compares throughputs under overload, and takes no [run.search]",
         ),
         (
             message(

@@ -85,7 +85,7 @@ pub(super) fn check(source: Source<'_>) -> Result<Udp, ScenarioError> {
     let work_us = workload.work_us.as_ref();
     let sockets = workload.sockets.as_ref();
     let under_way = workload.under_way.as_ref();
-    Ok(Udp {
+    let udp = Udp {
         name: source.name(&raw.name)?,
         description: raw.description.unwrap_or_default(),
         work_us: source.within("workload.work_us", work_us, 1.0, 0.1..=1_000_000.0)?,
@@ -96,7 +96,17 @@ pub(super) fn check(source: Source<'_>) -> Result<Udp, ScenarioError> {
         outstanding: outstanding(&run.outstanding, source)?,
         workers: source.within("host.workers", host.workers.as_ref(), 1, 1..=64)?,
         link: host.link.as_ref().map_or(Ok(Link::Shm), |written| link(written, source))?,
-    })
+    };
+    let most = udp.workers * udp.outstanding.last().copied().unwrap_or(0);
+    let in_flight = udp.sockets * udp.under_way;
+    if in_flight <= most {
+        let message = format!(
+            "`run.outstanding`: {in_flight} requests are in flight (`workload.sockets` times `workload.under_way`), expected more than the \
+             {most} that the workers can hold"
+        );
+        return Err(source.refuse(run.outstanding.span(), message));
+    }
+    Ok(udp)
 }
 
 fn outstanding(

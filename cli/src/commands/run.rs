@@ -63,7 +63,8 @@ Exit codes: 0 success; 1 a check failed (requests lost, say); 2 a bad scenario; 
 machine cannot run it (the message says what to type); 4 no result: other processes disturbed the run
 so that a saturation, or every point, is not a measurement, or none of the loads could be served (the
 table and --json say which; run it again on a quiet machine, with other loads, or with --host sim; crash
-and chaos scenarios are judged by their checks alone, and never exit with 4); after Ctrl-C or SIGTERM 130 or 143; memory scenarios undo their
+and chaos scenarios are judged by their checks alone, and never exit with 4; a run by rounds exits with
+0 even on a busy machine: its last sentence says what can be told); after Ctrl-C or SIGTERM 130 or 143; memory scenarios undo their
 changes and exit with 3; --host linux exits with the command's code, or 0 without a command."
 )]
 pub struct RunArgs {

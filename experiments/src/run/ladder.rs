@@ -3,7 +3,6 @@
 
 use std::time::{Duration, Instant};
 
-use wave_compare::Better;
 use wave_report::model::{Figure, Ladder, Rung, SATURATION_SERVED, VariantResult};
 use wave_report::number::thousands;
 use wave_workloads::generator::Settings;
@@ -69,7 +68,7 @@ pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
     found.facts.push(rounds::terms(ground, rounds));
     conclude(&mut found, offered, &served);
     let busy = Machine::since(neighbours, &ground.cpus).too_busy();
-    if let (Some(ladder), Some(busy)) = (&mut found.ladder, busy) {
+    if let (Some(ladder), Some(busy), true) = (&mut found.ladder, busy, found.failed.is_empty()) {
         ladder.conclusion = busy;
     }
     Ok(found)
@@ -96,10 +95,10 @@ impl Served {
         (CONFIRMED_AT * median).max(LEAST_PER_SECOND)
     }
 
-    /// Divided by what another variant served in the same round.
+    /// Divided by what another variant served in the same round. A round in which that one served nothing says nothing.
     fn of_other(&self, other: &Served) -> Figure {
         let rounds = self.per_second.iter().zip(&other.per_second);
-        let ratios = rounds.map(|(own, other)| Better::Higher.ratio(*other, *own));
+        let ratios = rounds.filter(|(_, other)| **other > 0.0).map(|(own, other)| own / other);
         over_rounds(&ratios.collect::<Vec<f64>>())
     }
 }
@@ -133,7 +132,7 @@ pub(super) fn conclude(found: &mut Found, offered: f64, served: &[Served]) {
     }
     let rounds = served.first().map_or(0, |served| served.per_second.len()) as u32;
     let conclusion = match found.failed.first() {
-        Some(failed) => format!("NO RESULT: {failed}."),
+        Some(failed) => format!("{failed}."),
         None => sentence(&rungs),
     };
     let confirmed_at = CONFIRMED_AT;

@@ -139,7 +139,7 @@ pub fn run(
         Kind::Load => load::sessions(scenario, cpus.len()),
         _ => steps as usize,
     };
-    enough_cpus(most_cores(scenario), cpus.len(), &scenario.name)?;
+    enough_cpus(most_cores(scenario), cpus.len(), &scenario.name, ("host.cores", true))?;
     let progress = Progress::new(steps + 2, quiet);
     journal.follow(&progress);
     let seconds = match scenario.kind {
@@ -237,14 +237,21 @@ fn most_cores(scenario: &Scenario) -> u32 {
     }
 }
 
-/// Refuses more host cores than CPUs: they would take turns, and that would be measured as if it were scheduling.
-fn enough_cpus(cores: u32, cpus: usize, scenario: &str) -> Result<(), Failure> {
+/// Refuses more host cores than CPUs: they would take turns, and that would be measured as if it were scheduling. `field` gives their
+/// number; the kind of scenario may have a simulated host.
+fn enough_cpus(
+    cores: u32,
+    cpus: usize,
+    scenario: &str,
+    (field, is_simulated): (&str, bool),
+) -> Result<(), Failure> {
     if cores as usize <= cpus {
         return Ok(());
     }
+    let simulated = if is_simulated { "; --host sim needs none for them" } else { "" };
     Err(Failure::Cannot(format!(
-        "{scenario}: {cores} host cores at once (`host.cores`), and this process may use {cpus} CPUs: fewer cores, \
-         or a machine with more CPUs; --host sim needs none for them"
+        "{scenario}: {cores} host cores at once (`{field}`), and this process may use {cpus} CPUs: fewer cores, \
+         or a machine with more CPUs{simulated}"
     )))
 }
 
@@ -380,7 +387,7 @@ mod tests {
     fn more_host_cores_than_cpus_are_refused_natively() {
         let refused = |kind: &str, cores: u32, cpus| {
             let scenario = scenario(kind, &format!("cores = {cores}"));
-            enough_cpus(most_cores(&scenario), cpus, &scenario.name)
+            enough_cpus(most_cores(&scenario), cpus, &scenario.name, ("host.cores", true))
                 .err()
                 .map(|why| why.to_string())
         };

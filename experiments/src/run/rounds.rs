@@ -216,7 +216,15 @@ impl<'a, 'g> Alive<'a, 'g> {
         }
         drop(session);
         found.facts.extend(lost_agents(row, &loads));
-        let pooled = loads.iter().filter_map(|load| Outcome::pooled(&load.outcomes()));
+        let pooled: Vec<Outcome> =
+            loads.iter().filter_map(|load| Outcome::pooled(&load.outcomes())).collect();
+        let highest = pooled
+            .iter()
+            .max_by(|a, b| a.measured.offered_per_second.total_cmp(&b.measured.offered_per_second));
+        // Of the same load for every row.
+        let account = highest.filter(|outcome| !outcome.account.is_empty());
+        let account_per_second = account.map(|outcome| outcome.measured.offered_per_second);
+        let account = account.map(|outcome| outcome.account.clone()).unwrap_or_default();
         found.variants.push(VariantResult {
             preemptions: preempted.map(|preempted| preempted.report()),
             // Rounds are disturbed differently, so no saturation is derived from them.
@@ -224,7 +232,9 @@ impl<'a, 'g> Alive<'a, 'g> {
             not_measurable: None,
             saturation_by_limit: Vec::new(),
             limits_not_measurable: Vec::new(),
-            ..variant_found(&row.variant, limits, pooled.collect())
+            account,
+            account_per_second,
+            ..variant_found(&row.variant, limits, pooled)
         });
         loads
     }

@@ -41,7 +41,7 @@ struct System {
 /// Runs `scenario` from the calling thread, which sends the load. Measurements that `journal` has are not repeated.
 pub fn run(scenario: &Udp, quiet: bool, journal: &Journal) -> Result<UdpResult, Failure> {
     let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
-    super::enough_cpus(scenario.workers, cpus.len(), &scenario.name)?;
+    super::enough_cpus(scenario.workers, cpus.len(), &scenario.name, ("host.workers", false))?;
     let seating = seating::seat(&cpus, scenario.workers as usize, 1);
     let (values, rounds) = (scenario.outstanding.len() as u64, u64::from(scenario.rounds));
     let progress = Progress::new(values * (1 + rounds), quiet);

@@ -109,7 +109,7 @@ pub fn run(
     journal: &Journal,
 ) -> Result<FeedbackResult, Failure> {
     let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
-    super::enough_cpus(scenario.workers, cpus.len(), &scenario.name)?;
+    super::enough_cpus(scenario.workers, cpus.len(), &scenario.name, ("host.workers", false))?;
     let seating = seating::seat(&cpus, scenario.workers as usize, 1);
     let rounds = u64::from(scenario.rounds);
     let steps = rounds * (1 + 2 * scenario.loads.len() as u64);

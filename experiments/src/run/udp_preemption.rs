@@ -75,7 +75,7 @@ pub fn run(
     journal: &Journal,
 ) -> Result<PreemptionResult, Failure> {
     let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
-    super::enough_cpus(scenario.cores, cpus.len(), &scenario.name)?;
+    super::enough_cpus(scenario.cores, cpus.len(), &scenario.name, ("host.cores", false))?;
     let seating = seating::seat(&cpus, scenario.cores as usize, 1);
     let loads = &scenario.loads_per_second;
     let rounds = u64::from(scenario.rounds);

@@ -82,7 +82,7 @@ pub(super) fn of(
             conclusion(
                 &variants[reference].name,
                 reference_per_second,
-                &format!("{class} p99 of {} us", micros(limit_ns as u64)),
+                &format!("{class} p99 of {} us in quiet rounds", micros(limit_ns as u64)),
                 &shares,
             )
         }),

@@ -46,7 +46,7 @@ pub fn run(
     journal: &Journal,
 ) -> Result<Finished, Failure> {
     let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
-    super::enough_cpus(scenario.cores, cpus.len(), &scenario.name)?;
+    super::enough_cpus(scenario.cores, cpus.len(), &scenario.name, ("host.cores", true))?;
     let started = journal.started();
     let equal = Equal::of(scenario, cpus.len());
     let (twins, stacks): (Vec<&Stack>, Vec<&Stack>) =
