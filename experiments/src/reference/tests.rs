@@ -51,13 +51,13 @@ fn value(text: &str) -> Option<Value> {
 
 /// Results of parsing each example with `value` at the field.
 fn with(written: &Written, field: &Field, value: &Value) -> Vec<Result<(), ScenarioError>> {
-    let put = |example: &&str| {
+    let put = |example: &str| {
         let mut table = Value::Table(toml::from_str(example).unwrap());
         scenario::put_at(&mut table, field.path, value).unwrap();
         let text = toml::to_string(&table).unwrap();
         (written.check)(Source::new(Path::new("x.toml"), &text, policies::NAMES))
     };
-    written.examples.iter().map(put).collect()
+    written.files().map(put).collect()
 }
 
 #[test]

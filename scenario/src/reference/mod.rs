@@ -53,6 +53,8 @@ pub struct Written {
     pub about: &'static str,
     pub run: &'static str,
     pub examples: &'static [&'static str],
+    /// Further files that give defaults and ranges, and are not shown.
+    pub unshown: &'static [&'static str],
     pub rows: &'static [Row],
     pub fields: fn() -> BTreeMap<String, Traced>,
     pub check: fn(Source<'_>) -> Result<(), ScenarioError>,
@@ -95,6 +97,7 @@ pub const FORMS: &[Written] = &[
         about: "Threads of a RocksDB server, scheduled by Linux or by agents.",
         run: "`wave run FILE`, also with `--host sim` (except `chaos`)",
         examples: rows::REQUEST_EXAMPLES,
+        unshown: &[rows::SEARCH_EXAMPLE],
         rows: rows::REQUESTS,
         fields: trace::fields::<file::RawScenario>,
         check: |source| check::check(file::parse(source.path, source.text)?, source).map(drop),
@@ -104,6 +107,7 @@ pub const FORMS: &[Written] = &[
         about: "Memory of a RocksDB process under an agent, compared with the same run without one.",
         run: "`sudo wave run FILE`; `wave run FILE --host sim`",
         examples: &[rows::MEMORY_EXAMPLE],
+        unshown: &[],
         rows: rows::MEMORY,
         fields: trace::fields::<memory::Raw>,
         check: |source| memory::check(source).map(drop),
@@ -113,6 +117,7 @@ pub const FORMS: &[Written] = &[
         about: "RocksDB behind gRPC, with RPC stack and scheduler in several places.",
         run: "`wave run FILE`, also with `--host sim`",
         examples: &[rows::RPC_EXAMPLE],
+        unshown: &[],
         rows: rows::RPC,
         fields: trace::fields::<rpc::Raw>,
         check: |source| rpc::check(source).map(drop),
@@ -122,6 +127,7 @@ pub const FORMS: &[Written] = &[
         about: "Throughput of requests in datagrams by the number of outstanding requests per worker.",
         run: "`wave run FILE`",
         examples: &[rows::UDP_EXAMPLE],
+        unshown: &[],
         rows: rows::UDP,
         fields: trace::fields::<udp::Raw>,
         check: |source| udp::check(source).map(drop),
@@ -131,6 +137,7 @@ pub const FORMS: &[Written] = &[
         about: "Short requests in datagrams beside long ones, with preemption and without.",
         run: "`wave run FILE`",
         examples: &[rows::UDP_PREEMPTION_EXAMPLE],
+        unshown: &[],
         rows: rows::UDP_PREEMPTION,
         fields: trace::fields::<udp_preemption::Raw>,
         check: |source| udp_preemption::check(source).map(drop),
@@ -140,6 +147,7 @@ pub const FORMS: &[Written] = &[
         about: "Overload by senders of datagrams that follow the queue at the host, beside senders that do not.",
         run: "`wave run FILE`",
         examples: &[rows::UDP_FEEDBACK_EXAMPLE],
+        unshown: &[],
         rows: rows::UDP_FEEDBACK,
         fields: trace::fields::<udp_feedback::Raw>,
         check: |source| udp_feedback::check(source).map(drop),
@@ -165,6 +173,11 @@ impl Written {
         }
     }
 
+    /// Every file that gives defaults and ranges.
+    pub fn files(&self) -> impl Iterator<Item = &'static str> {
+        self.examples.iter().chain(self.unshown).copied()
+    }
+
     fn traced(&self) -> BTreeMap<String, Traced> {
         let mut traced = (self.fields)();
         if let Some(kind) = traced.get_mut("kind") {
@@ -176,7 +189,7 @@ impl Written {
     /// Default and range of each field with a range check, by its path.
     fn bounds(&self) -> BTreeMap<String, check::Bound> {
         let noted = RefCell::default();
-        for example in self.examples {
+        for example in self.files() {
             let path = Path::new("example.toml");
             let source = Source::new(path, example, policies::NAMES);
             let checked = (self.check)(Source { bounds: Some(&noted), ..source });

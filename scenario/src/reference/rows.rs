@@ -26,17 +26,6 @@ name = "agent"
 placement = "offload"
 policy = "shinjuku:slice_us=30"
 "#,
-    r#"name = "my-search"
-kind = "load"
-
-[run]
-search = { low = 1_000, high = 100_000 }
-
-[[variant]]
-name = "agent"
-placement = "offload"
-policy = "fifo"
-"#,
     r#"name = "my-ladder"
 kind = "ladder"
 
@@ -90,6 +79,19 @@ placement = "offload"
 policy = "shinjuku:slice_us=30"
 "#,
 ];
+
+/// Its fields are in no smallest file.
+pub(super) const SEARCH_EXAMPLE: &str = r#"name = "my-search"
+kind = "load"
+
+[run]
+search = { low = 1_000, high = 100_000 }
+
+[[variant]]
+name = "agent"
+placement = "offload"
+policy = "fifo"
+"#;
 
 pub(super) const MEMORY_EXAMPLE: &str = r#"name = "my-memory"
 kind = "memory"
