@@ -63,8 +63,12 @@ fn asyncio_serves_connections_at_once_and_connects_to_linux() {
         let up = Up::new();
         let script = up.path("echo.py");
         // Each connection's bytes also go over one of the program's own connections to Linux, and back.
+        // The set keeps the tasks: once a client has sent its end, CPython refers to a task that
+        // waits for the other stream in cycles only, and collects it (over Linux's TCP as well).
         let program = "import asyncio\n\
+             tasks = set()\n\
              async def serve(reader, writer):\n    \
+                 tasks.add(asyncio.current_task())\n    \
                  r, w = await asyncio.open_connection('10.77.0.1', 9000)\n    \
                  async def pump(source, sink):\n        \
                      while data := await source.read(5000):\n            \
