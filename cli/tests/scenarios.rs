@@ -179,15 +179,25 @@ fn rocksdb_fifo_natively() {
 #[test]
 fn rocksdb_shinjuku_natively() {
     let changes: [Change<'_>; 4] = [
-        (&["run", "seconds"], 0.3.into()),
-        (&["run", "warmup_seconds"], 0.05.into()),
-        (&["run", "loads_per_second"], vec![2_000].into()),
-        (&["run", "refine"], 0.into()),
+        (&["run", "rounds"], 6.into()),
+        (&["run", "seconds"], 0.08.into()),
+        (&["run", "warmup_seconds"], 0.02.into()),
+        (&["run", "loads_per_second"], vec![2_000, 4_000].into()),
     ];
     let (_directory, file) = shortened("rocksdb-shinjuku", &changes);
     let result = passes(RUN, &file);
     // Two of them are on the host, where few CPUs make them the same system as others.
-    assert!(result["variants"].as_array().unwrap().len() >= 7, "{result}");
+    let variants = result["variants"].as_array().unwrap();
+    assert!(variants.len() >= 7, "{result}");
+    // Every variant is compared with the ideal of the same arrivals, and with the variant that the scenario names.
+    assert_eq!(result["paired"]["reference"], "Shinjuku");
+    for variant in variants {
+        let vs_oracle = &variant["compared"]["slowdown_vs_oracle"];
+        assert!(vs_oracle["value"].as_f64() > Some(0.0), "{variant}");
+        assert!(vs_oracle["interval"].is_array(), "{variant}");
+    }
+    let ratio = &result["get_p99_ratio_fifo_over_shinjuku"];
+    assert!(ratio["value"].as_f64() > Some(0.0) && ratio["interval"].is_array(), "{ratio}");
 }
 
 #[test]

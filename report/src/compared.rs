@@ -1,7 +1,7 @@
 //! The table that compares variants under one load with scheduling without overhead, for every form of
 //! the report.
 
-use super::model::{RunResult, VariantResult};
+use super::model::{Compared, Figure, RunResult, VariantResult};
 use super::number::{micros, short};
 
 /// Rows of text under a head, with notes below.
@@ -36,22 +36,27 @@ pub fn table(result: &RunResult) -> Option<Table> {
     let of = |variant: &VariantResult| variant.compared.clone().unwrap_or_default();
     let range = |variant: &VariantResult| variant.compared.as_ref()?.range;
     column(&format!("{class} p99\nus"), &|variant| of(variant).p99_ns.map(micros));
-    column("slow-\ndown", &|variant| of(variant).slowdown.map(short));
-    column("ideal\nsharing", &|variant| of(variant).oracle_slowdown.map(short));
-    column("times\nthat", &|variant| of(variant).slowdown_vs_oracle.map(short));
+    column("times that of\nthe reference", &|variant| of(variant).p99_ratio.map(times));
+    let p99_us = |compared: &Compared, slowdown: Option<f64>| {
+        Some(short(slowdown? / compared.slowdown? * compared.p99_ns? as f64 / 1e3))
+    };
+    column("ideal\nsharing", &|variant| p99_us(&of(variant), of(variant).oracle_slowdown));
+    column("times\nthat", &|variant| of(variant).slowdown_vs_oracle.map(times));
     column("ideal\nslices", &|variant| {
         let compared = of(variant);
-        Some(format!("{} ({} us)", short(compared.sliced_slowdown?), short(compared.slice_us?)))
+        let p99_us = p99_us(&compared, compared.sliced_slowdown)?;
+        Some(format!("{p99_us}\n({} us)", short(compared.slice_us?)))
     });
-    column("times\nthat", &|variant| of(variant).slowdown_vs_sliced.map(short));
+    column("times\nthat", &|variant| of(variant).slowdown_vs_sliced.map(times));
     column("RANGE\ntime", &|variant| range(variant)?.service_growth.map(percent));
     column("with\nswitches", &|variant| range(variant)?.core_growth.map(percent));
     let has = |name: &str| head.iter().any(|column| column == name);
-    let mut notes =
-        vec![format!("Compared at {load:.0}/s. Slowdown: p99 latency over service time.",)];
+    let mut notes = vec![format!(
+        "Compared at {load:.0}/s; in brackets: 95% intervals, and lengths of slices."
+    )];
     if has("ideal\nsharing") {
         notes.push(
-            "Ideal: the same arrivals on as many cores if scheduling cost nothing, by processor \
+            "Ideal: the p99 in us of the same arrivals on as many cores if scheduling cost nothing, by processor \
              sharing or in slices of the policy's length. The distance between these two is due to \
              the policy, the rest to our overhead."
                 .to_owned(),
@@ -68,4 +73,9 @@ pub fn table(result: &RunResult) -> Option<Table> {
         ));
     }
     Some(Table { head, rows, notes })
+}
+
+/// A ratio, with its interval on a line of its own.
+fn times(figure: Figure) -> String {
+    figure.words(short).replacen(" (", "\n(", 1)
 }

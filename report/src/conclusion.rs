@@ -212,7 +212,7 @@ mod tests {
              \"offload, coherent link\" serves 73.0 k/s (17.7% more); \"offload, PCIe-like link\" serves 68.0 k/s (9.7% more)."
         );
         result.host = "sim".into();
-        result.variants[1].not_measurable = Some("disturbed".into());
+        result.variants[1].not_measurable = Some("the agent was lost".into());
         result.variants[2].saturation_per_second = Some(80_000.0);
         (result.variants[3].saturation_per_second, result.variants[3].workers) = (None, 2);
         assert_eq!(
@@ -235,7 +235,7 @@ mod tests {
         assert!(sentence.contains("\"Linux threads\" has a p99 of"), "{sentence}");
         for variant in &mut result.variants {
             variant.saturation_per_second = None;
-            variant.not_measurable = Some("disturbed".into());
+            variant.not_measurable = Some("the agent was lost".into());
         }
         let sentence = of(&result).unwrap();
         assert!(sentence.starts_with("The run does not tell"), "{sentence}");

@@ -128,12 +128,6 @@ fn saturation(result: &RunResult) -> Markup {
                     p { "Not measurable: " (variant.name) ": " (why) }
                 }
             }
-            // Simulated points are the same at every try.
-            @if result.host != "sim" {
-                ul { @for variant in &result.variants {
-                    @if let Some(sentence) = super::tries::of(variant) { li { (sentence) } }
-                } }
-            }
         }
     }
 }

@@ -46,8 +46,14 @@ pub fn notes(ladder: &Ladder) -> Vec<String> {
 }
 
 fn ratio(figure: Figure) -> String {
-    match figure.interval {
-        Some((low, high)) => format!("{:.2} ({low:.2} to {high:.2})", figure.value),
-        None => format!("{:.3}", figure.value),
-    }
+    let digits = if figure.interval.is_some() { two_digits } else { three_digits };
+    figure.words(digits)
+}
+
+fn two_digits(value: f64) -> String {
+    format!("{value:.2}")
+}
+
+fn three_digits(value: f64) -> String {
+    format!("{value:.3}")
 }

@@ -19,7 +19,6 @@ mod points;
 mod save;
 pub mod sweep;
 pub mod terminal;
-mod tries;
 
 pub use html::{document, figure};
 pub use model::RunResult;

@@ -7,9 +7,6 @@ use super::number::thousands;
 /// Default limit on p99 latency in the definition of saturation, in microseconds.
 pub const SATURATION_LIMIT_US: u32 = 300;
 
-/// Prefix of [`Generator::why_invalid`] where other processes disturbed the point.
-pub const DISTURBED: &str = "disturbed";
-
 /// Minimum share of the offered requests that must be served up to saturation.
 pub const SATURATION_SERVED: f64 = 0.99;
 
@@ -130,12 +127,22 @@ pub struct ServedShare {
     pub low: f64,
     /// Upper end of its 95% interval.
     pub high: f64,
-    /// Whether the variant exceeds this p99 even at its lowest load: `ratio` is then an upper bound.
-    pub is_bound: bool,
+    /// What `ratio` is a bound of, where a load is outside of those of the run.
+    pub bound: Option<Bound>,
     /// The same ratio of all samples pooled.
     pub pooled_ratio: f64,
     /// Whether the slow samples at the highest load speak against it.
     pub is_doubted: bool,
+}
+
+/// What a ratio is a bound of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Bound {
+    /// The true ratio is this or less: the variant exceeds the limit even at its lowest load, or the reference does not at its highest.
+    AtMost,
+    /// The true ratio is this or more.
+    AtLeast,
 }
 
 /// Throughputs of a ladder's variants under overload (docs/adr/0106).
@@ -177,6 +184,15 @@ pub struct Figure {
     pub interval: Option<(f64, f64)>,
 }
 
+impl Figure {
+    /// The value as `show` writes it, with its interval in brackets.
+    pub fn words(self, show: fn(f64) -> String) -> String {
+        let interval =
+            self.interval.map(|(low, high)| format!(" ({} to {})", show(low), show(high)));
+        show(self.value) + &interval.unwrap_or_default()
+    }
+}
+
 /// The machine that a scenario ran on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
@@ -215,7 +231,7 @@ pub struct VariantResult {
     /// The offered load that `account` is of, if there is one.
     #[serde(default)]
     pub account_per_second: Option<f64>,
-    /// Preemptions in its points, without those of the comparison; None if nothing was preempted.
+    /// Preemptions in its points; None if nothing was preempted.
     pub preemptions: Option<Preemptions>,
     /// Results under the load at which the scenario compares its variants, if it does.
     pub compared: Option<Compared>,
@@ -287,28 +303,30 @@ pub struct WorstDeferral {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Compared {
     pub offered_per_second: f64,
-    /// p99 of the headline class in the median run. None if no run was valid.
+    /// p99 of the headline class: the median over rounds. None without a request of it.
     pub p99_ns: Option<u64>,
+    /// The p99 divided by that of the variant that the scenario names, within a round. None for that variant itself.
+    pub p99_ratio: Option<Figure>,
     /// `p99_ns` as a multiple of the class's service time.
     pub slowdown: Option<f64>,
     /// Slowdown of the same arrivals on as many cores under processor sharing without overhead.
     pub oracle_slowdown: Option<f64>,
-    /// `slowdown` as a multiple of `oracle_slowdown`.
-    pub slowdown_vs_oracle: Option<f64>,
+    /// `slowdown` as a multiple of `oracle_slowdown`, within a round.
+    pub slowdown_vs_oracle: Option<Figure>,
     /// Slice of the policy, if it has one queue and one slice.
     pub slice_us: Option<f64>,
     /// Slowdown of the same arrivals under such slices without overhead.
     pub sliced_slowdown: Option<f64>,
-    /// `slowdown` as a multiple of `sliced_slowdown`.
-    pub slowdown_vs_sliced: Option<f64>,
+    /// `slowdown` as a multiple of `sliced_slowdown`, within a round.
+    pub slowdown_vs_sliced: Option<Figure>,
     /// Cost of RANGEs, if there are any.
     pub range: Option<RangeCost>,
 }
 
-/// Cost of each key that a RANGE reads, in the median run.
+/// Cost of each key that a RANGE reads: the median over rounds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct RangeCost {
-    /// Number of preemptions in all runs.
+    /// Number of preemptions in all rounds.
     pub preempted: u64,
     /// Time in the RANGE per key, from one preempt point to the next.
     pub service_ns_per_key: f64,
@@ -331,15 +349,10 @@ pub struct Point {
     pub sent: u64,
     /// Those of `sent` that were done.
     pub done: u64,
-    /// Those of `done` whose latencies do not count, because the machine stalled.
-    pub set_aside: u64,
     /// Those of `sent` for which there was no thread or no room.
     pub refused: u64,
     /// Length of the measured time.
     pub duration_s: f64,
-    /// Reasons why the other tries of this load were set aside, in order; empty if the load was tried once.
-    #[serde(default)]
-    pub other_tries: Vec<String>,
     /// Latency per class of requests, counted from the due time. Limits apply to the class `GET` if there is one, otherwise
     /// to the first.
     pub classes: Vec<ClassLatency>,
@@ -407,35 +420,27 @@ pub fn simulated(host: &str, machine: &Machine) -> Option<String> {
 }
 
 impl RunResult {
-    /// Warning at the top of a report: which points are not measurements, and which saturations are unknown for that
-    /// reason. None if all are valid.
+    /// Warning at the top of a report: points that are not measurements, and saturations that are unknown for that reason. None
+    /// if all are valid.
     pub fn banner(&self) -> Option<String> {
         let points = || self.variants.iter().flat_map(|variant| &variant.points);
-        let why: Vec<&str> = points().filter_map(|point| point.why_invalid()).collect();
+        let (invalid, all) =
+            (points().filter_map(|point| point.why_invalid()).count(), points().count());
         let unknown: Vec<String> = self
             .variants
             .iter()
             .filter(|variant| variant.not_measurable.is_some())
             .map(|variant| format!("\"{}\"", variant.name))
             .collect();
-        if why.is_empty() && unknown.is_empty() {
+        if invalid == 0 && unknown.is_empty() {
             return None;
         }
-        let disturbed = why.iter().filter(|why| why.starts_with(DISTURBED)).count();
-        let mut text = match why.len() == points().count() {
-            true if self.is_judged_by_checks() => "CHECKS ONLY".to_owned(),
-            true => "NO RESULT".to_owned(),
-            false if disturbed > 0 => "DISTURBED".to_owned(),
-            false => "INCOMPLETE".to_owned(),
+        let head = match invalid == all {
+            true if self.is_judged_by_checks() => "CHECKS ONLY",
+            true => "NO RESULT",
+            false => "INCOMPLETE",
         };
-        text.push_str(&format!(
-            ": {} of {} points are not measurements",
-            why.len(),
-            points().count()
-        ));
-        if disturbed > 0 {
-            text.push_str(&format!(", {disturbed} because other processes disturbed them"));
-        }
+        let mut text = format!("{head}: {invalid} of {all} points are not measurements");
         if !unknown.is_empty() {
             text.push_str(&format!(". Not measurable: saturation of {}", unknown.join(", ")));
         }

@@ -22,7 +22,8 @@ pub fn latencies(result: &RunResult, paired: &Paired) -> Table {
         "all\np50 us",
         "all\np99 us",
         "all\np99.9 us",
-        "worst p99 us\n(at second)",
+        "worst\np99 us",
+        "at\ns",
     ];
     if !classes.is_empty() {
         head.insert(2, "class");
@@ -53,14 +54,15 @@ pub fn latencies(result: &RunResult, paired: &Paired) -> Table {
             cells.push(micros(load.quiet_p99_ns as u64));
             cells.push(micros(load.median_p99_ns as u64));
             cells.extend(all(&paired.class));
-            cells.push(format!("{} ({:.1})", micros(load.worst_p99_ns as u64), load.worst_at_s));
+            cells.push(micros(load.worst_p99_ns as u64));
+            cells.push(format!("{:.0}", load.worst_at_s));
             rows.push(cells);
             for class in &classes {
                 let [none, dash] = [String::new(), "-".to_owned()];
                 let mut cells = vec![none.clone(), none, (*class).to_owned()];
                 cells.extend([dash.clone(), dash.clone()]);
                 cells.extend(all(class));
-                cells.push(dash);
+                cells.extend([dash.clone(), dash]);
                 rows.push(cells);
             }
         }
@@ -120,9 +122,9 @@ pub fn notes(paired: &Paired) -> [String; 3] {
             paired.orders.len()
         ),
         format!(
-            "The sentence compares with \"{}\", at the lowest p99 that any variant has at its highest load in quiet rounds; loads \
-             between those of the run are interpolated.",
-            paired.reference
+            "The sentence compares with \"{}\", at a p99 of {} us in quiet rounds; loads between those of the run are interpolated.",
+            paired.reference,
+            micros(paired.limit_ns as u64)
         ),
     ]
 }

@@ -6,7 +6,7 @@ use super::model::{Latency, Point, RunResult, VariantResult};
 use super::save::ReportError;
 
 /// The columns before the classes' latencies.
-const HEAD: [&str; 14] = [
+const HEAD: [&str; 13] = [
     "scenario",
     "seed",
     "version",
@@ -19,7 +19,6 @@ const HEAD: [&str; 14] = [
     "achieved_per_second",
     "sent",
     "done",
-    "set_aside",
     "refused",
 ];
 
@@ -84,7 +83,6 @@ fn row(
         point.achieved_per_second.to_string(),
         point.sent.to_string(),
         point.done.to_string(),
-        point.set_aside.to_string(),
         point.refused.to_string(),
     ];
     for name in classes {

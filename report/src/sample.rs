@@ -135,10 +135,8 @@ fn point(offered: f64, capacity: f64, base_us: f64) -> Point {
         achieved_per_second: achieved,
         sent,
         done: (sent as f64 * achieved / offered) as u64,
-        set_aside: 0,
         refused: 0,
         duration_s: 1.2,
-        other_tries: Vec::new(),
         classes: vec![ClassLatency {
             name: "GET".into(),
             latency: Latency {

@@ -81,7 +81,8 @@ pub fn whole(result: &RunResult, facts: Vec<String>) -> String {
         sections.extend(saturation(result));
     }
     sections.extend(compared(result));
-    let extra = extra(result);
+    // The tables of rounds have these figures.
+    let extra = if result.paired.is_some() { String::new() } else { extra(result) };
     if !extra.is_empty() {
         sections.push(Section { table: extra.trim_end().to_owned(), notes: Vec::new() });
     }
@@ -113,6 +114,7 @@ fn drawn(result: &RunResult, table: &super::paired::Table, notes: Vec<String>) -
     table.rows.iter().for_each(|row| {
         drawn.add_row(row);
     });
+    keep_words(&mut drawn, 1..table.head.len());
     Section { table: drawn.to_string(), notes }
 }
 
@@ -225,9 +227,6 @@ pub fn saturation(result: &RunResult) -> Option<Section> {
             notes.push(format!("Not measurable: {}: {why}", variant.name));
         }
     }
-    // Simulated points are the same at every try.
-    let tries = result.variants.iter().filter(|_| result.host != "sim");
-    notes.extend(tries.filter_map(super::tries::of));
     Some(Section { table: table.to_string(), notes })
 }
 

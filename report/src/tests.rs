@@ -331,13 +331,13 @@ fn terminal_table_fits_and_names_invalid_points() {
     assert!(summary.contains("p99 of at most 300 us"));
 }
 
-/// The third variant was disturbed at its highest loads, and its saturation with them.
-fn disturbed() -> RunResult {
+/// The third variant has no measurement at its highest loads, and so no saturation.
+fn unmeasured() -> RunResult {
     let mut result = sample::load();
     let variant = &mut result.variants[2];
     for point in &mut variant.points[4..] {
         point.generator.valid = false;
-        point.generator.why_invalid = Some("disturbed: other processes took 9% of it".into());
+        point.generator.why_invalid = Some("the agent was lost".into());
     }
     variant.saturation_per_second = None;
     variant.not_measurable = Some("at least 55.0 k/s; 65.0 k/s is not a measurement".into());
@@ -347,14 +347,11 @@ fn disturbed() -> RunResult {
 }
 
 #[test]
-fn disturbed_run_is_marked_in_every_form() {
-    let result = disturbed();
+fn run_with_unmeasured_points_is_marked_in_every_form() {
+    let result = unmeasured();
     assert!(!result.is_measured());
     let banner = result.banner().unwrap();
-    assert!(
-        banner.starts_with("DISTURBED: 2 of 24 points are not measurements, 2 because"),
-        "{banner}"
-    );
+    assert!(banner.starts_with("INCOMPLETE: 2 of 24 points are not measurements"), "{banner}");
     assert!(
         banner.contains("Not measurable: saturation of \"offload, coherent link\". Run it again")
     );
@@ -378,7 +375,7 @@ fn disturbed_run_is_marked_in_every_form() {
     let json = to_json(&result);
     assert_eq!(json["banner"], banner);
     assert!(json["variants"][2]["saturation_per_second"].is_null());
-    // An undisturbed run has no banner, and a simulated run cannot be disturbed.
+    // A run whose points are all valid has no banner.
     let mut calm = sample::load();
     calm.variants[2].points.pop();
     assert!(calm.banner().is_none() && calm.is_measured());
@@ -422,7 +419,7 @@ fn no_line_is_drawn_through_an_invalid_point() {
     let legend = 2;
     assert_eq!(lines(&result), [6, legend]);
     let point = &mut result.variants[0].points[3].generator;
-    (point.valid, point.why_invalid) = (false, Some("disturbed".into()));
+    (point.valid, point.why_invalid) = (false, Some("lagged".into()));
     assert_eq!(lines(&result), [3, 2, legend]);
     let svg = plot::all(&result).unwrap().throughput.unwrap();
     assert!(svg.contains("A hollow marker is not a measurement"));
@@ -443,25 +440,6 @@ fn saturation_at_the_highest_offered_load_is_reported_as_a_lower_bound() {
     assert_eq!(of(&result), [true; 2]);
     let sentence = terminal::lower_bounds(&result).unwrap();
     assert!(sentence.ends_with("was served: Linux threads."), "{sentence}");
-}
-
-#[test]
-fn saturation_is_printed_with_its_number_of_tries() {
-    let mut result = sample::load();
-    let variant = &mut result.variants[0];
-    variant.saturation_per_second = Some(55_000.0);
-    let disturbed = || "disturbed: other processes took 2.0% of its cores".to_owned();
-    variant.points[3].other_tries = vec![disturbed(), "p99 of 412 us".into(), disturbed()];
-    let expected = "Linux threads: served 55.0 k/s in the best of 4 tries (set aside: 2 disturbed; p99 of 412 us), \
-                    did not serve 65.0 k/s in one try.";
-    let page = html::page(&result, &plot::all(&result).unwrap());
-    assert!(page.contains(&format!("<li>{expected}</li>")), "{page}");
-    let text = terminal::saturation(&result).unwrap().notes.join(" ");
-    assert!(text.contains(expected), "{text}");
-    let json = to_json(&result);
-    assert_eq!(json["variants"][0]["points"][3]["other_tries"][1], "p99 of 412 us");
-    let simulated = RunResult { host: "sim".into(), ..result };
-    assert!(!terminal::saturation(&simulated).unwrap().notes.join(" ").contains("try"));
 }
 
 #[test]
@@ -502,7 +480,7 @@ fn limit_exceeded_by_every_load_is_shown_as_none() {
 
 #[test]
 fn comparison_table_has_only_columns_with_figures() {
-    use super::model::{Compared, RangeCost};
+    use super::model::{Compared, Figure, RangeCost};
     let mut result = sample::load();
     assert!(terminal::compared(&result).is_none() && compared::table(&result).is_none());
     let all = [(None, None), (Some(2.34), Some(0.0412))];
@@ -511,7 +489,8 @@ fn comparison_table_has_only_columns_with_figures() {
             offered_per_second: 9_600.0,
             p99_ns: Some(150_000),
             slowdown: Some(15.0),
-            slowdown_vs_oracle: against,
+            oracle_slowdown: against.map(|against| 15.0 / against),
+            slowdown_vs_oracle: against.map(|value| Figure { value, interval: Some((2.2, 2.5)) }),
             range: Some(RangeCost {
                 preempted: u64::from(growth.is_some()),
                 service_growth: growth,
@@ -522,9 +501,9 @@ fn comparison_table_has_only_columns_with_figures() {
     }
     let table = compared::table(&result).unwrap();
     let names: Vec<String> = table.head.iter().map(|name| name.replace('\n', " ")).collect();
-    assert_eq!(names, ["variant", "GET p99 us", "slow- down", "times that", "RANGE time"]);
-    assert_eq!(table.rows[0], ["Linux threads", "150", "15.0", "", ""]);
-    assert_eq!(table.rows[1], ["on-host agent", "150", "15.0", "2.34", "+4.1%"]);
+    assert_eq!(names, ["variant", "GET p99 us", "ideal sharing", "times that", "RANGE time"]);
+    assert_eq!(table.rows[0], ["Linux threads", "150", "", "", ""]);
+    assert_eq!(table.rows[1], ["on-host agent", "150", "64.1", "2.34\n(2.20 to 2.50)", "+4.1%"]);
     assert!(table.notes.iter().any(|note| note.contains("against \"Linux threads\"")));
     let page = html::page(&result, &plot::all(&result).unwrap());
     for text in [terminal::summary(&result), page] {

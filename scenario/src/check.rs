@@ -480,7 +480,14 @@ fn run(
         }
         (None, Some(search)) => self::search(search.get_ref(), seconds, source)?,
     };
-    let rounds = self::rounds(raw, kind, &load, source)?;
+    let usual = if *kind == Kind::Ladder { defaults::LADDER_ROUNDS } else { 0 };
+    let rounds = self::rounds(raw.rounds.as_ref(), usual, source)?;
+    if let Some(written) = raw.rounds.as_ref().filter(|_| rounds > 0)
+        && !matches!(kind, Kind::Load | Kind::Ladder)
+    {
+        let message = "`run.rounds` has a meaning only with kind = \"load\" or kind = \"ladder\"";
+        return Err(source.refuse(written.span(), message));
+    }
     let refine = source.within("run.refine", raw.refine.as_ref(), defaults::REFINE, 0..=16)?;
     if let Some(written) = &raw.refine
         && !matches!((kind, &load), (Kind::Load, Load::Each(_)))
@@ -507,40 +514,23 @@ fn run(
     })
 }
 
-/// `run.rounds`, which excludes what judges single points.
-fn rounds(
-    raw: &RawRun,
-    kind: &Kind,
-    load: &Load,
+/// `run.rounds`, by default the number `usual`. 0 is a number only where that is the default.
+pub(super) fn rounds(
+    written: Option<&Spanned<u32>>,
+    usual: u32,
     source: Source<'_>,
 ) -> Result<u32, ScenarioError> {
-    let is_ladder = *kind == Kind::Ladder;
-    let usual = if is_ladder { defaults::LADDER_ROUNDS } else { defaults::ROUNDS };
-    let rounds = source.within("run.rounds", raw.rounds.as_ref(), usual, 0..=10_000)?;
-    let Some(written) = raw.rounds.as_ref().filter(|_| is_ladder || rounds > 0) else {
-        return Ok(usual);
-    };
-    if !matches!((kind, load), (Kind::Load | Kind::Ladder, Load::Each(_))) {
-        let message = "`run.rounds` has a meaning only with kind = \"load\" and `loads_per_second`, or kind = \"ladder\"";
-        return Err(source.refuse(written.span(), message));
+    let rounds = source.within("run.rounds", written, usual, 0..=10_000)?;
+    match written {
+        Some(written) if rounds < ROUNDS_MIN && rounds != usual => {
+            let or_none = if usual == 0 { "0, or " } else { "" };
+            let message = format!(
+                "`run.rounds` is {rounds}, expected {or_none}{ROUNDS_MIN} or more: fewer rounds give no interval"
+            );
+            Err(source.refuse(written.span(), message))
+        }
+        _ => Ok(rounds),
     }
-    let others = [
-        ("run.refine", raw.refine.as_ref().map(Spanned::span)),
-        ("run.compare", raw.compare.as_ref().map(Spanned::span)),
-    ];
-    let other = others.into_iter().find(|(_, span)| span.is_some() && !is_ladder);
-    if let Some((field, Some(span))) = other {
-        let message = format!("`{field}` with `run.rounds`, expected one of them");
-        return Err(source.refuse(span, message));
-    }
-    if rounds < ROUNDS_MIN {
-        let message = format!(
-            "`run.rounds` is {rounds}, expected {}{ROUNDS_MIN} or more: fewer rounds give no interval",
-            if is_ladder { "" } else { "0, or " }
-        );
-        return Err(source.refuse(written.span(), message));
-    }
-    Ok(rounds)
 }
 
 fn compare(

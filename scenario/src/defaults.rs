@@ -18,8 +18,10 @@ pub const WARMUP_SECONDS: f64 = 0.3;
 pub const SEED: u64 = 1;
 /// `run.rounds` of a ladder.
 pub const LADDER_ROUNDS: u32 = 24;
-/// `run.rounds`: one point of each load.
-pub const ROUNDS: u32 = 0;
+/// Rounds of a native run whose scenario has no `run.rounds`.
+pub const ROUNDS: u32 = 20;
+/// The shortest warm-up of a trial and the shortest trial after it, where a point is divided among these rounds, in seconds.
+pub const TRIAL_SECONDS: (f64, f64) = (0.015, 0.05);
 /// `run.refine`: loads in addition to those listed.
 pub const REFINE: u32 = 0;
 /// Default of `run.compare.at`.

@@ -28,7 +28,8 @@ pub use error::ScenarioError;
 pub use memory::{CachedWorkload, Managed, Memory, parse as parse_memory};
 pub use model::{
     Agent, Chaos, Class, Compare, Crash, Enclaves, Home, Host, Kind, Link, Load, Machine, Mapping,
-    Operation, Placement, Queue, Run, Scenario, Scheduler, Threads, Transport, Variant, Workload,
+    Operation, Placement, Queue, Run, Scenario, Scheduler, Threads, Transport, Trials, Variant,
+    Workload,
 };
 pub use rpc::{Rpc, RpcPlacement, RpcWorkload, Stack, parse as parse_rpc};
 pub use swap::SwapOn;

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::defaults;
+
 /// An experiment: the compared variants, and their load.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Scenario {
@@ -83,29 +85,80 @@ pub enum Operation {
 /// Times, seed and loads.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Run {
-    /// Length of one point, warm-up included.
+    /// Length of one point, warm-up included; with `rounds`, of one trial.
     pub seconds: f64,
-    /// First part of a point, which is not counted; shorter than `seconds`.
+    /// First part of it, which is not counted; shorter than `seconds`.
     pub warmup_seconds: f64,
     /// Seed of every random stream.
     pub seed: u64,
     pub load: Load,
-    /// Number of rounds in which every variant runs each load once; 0 for one point of each load. Only with [`Kind::Load`] and
-    /// [`Load::Each`], and at least 6 with [`Kind::Ladder`]. A simulated host, on which nothing disturbs, runs one point as long as all rounds.
+    /// Number of rounds in which every variant runs each load once; 0 for the usual number, among which a point is divided
+    /// ([`Run::trials`]). Only with [`Kind::Load`], and at least 6 with [`Kind::Ladder`]. A simulated host, on which nothing
+    /// disturbs, runs one point as long as all rounds.
     #[serde(skip_serializing_if = "is_zero")]
     pub rounds: u32,
     /// Number of additional loads for each variant besides [`Load::Each`]: each is halfway between the highest load that it
-    /// served and the next one that was tried. Only with [`Kind::Load`].
+    /// served and the next one that was tried. Only with [`Kind::Load`], on a simulated host.
     pub refine: u32,
-    /// An additional comparison of all variants at one load; only with [`Kind::Load`].
+    /// A comparison of all variants at one load; only with [`Kind::Load`].
     pub compare: Option<Compare>,
     /// Whether each offloaded variant also runs with as many cores as the on-host variant, its agent's included, if they differ; only with [`Kind::Load`].
     #[serde(skip_serializing_if = "is_default")]
     pub equal_cores: bool,
 }
 
+/// Trials of a native run: every variant runs each load once in each round.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Trials {
+    pub rounds: u32,
+    /// First part of a trial, which is not counted.
+    pub warmup_seconds: f64,
+    pub measured_seconds: f64,
+}
+
+impl Trials {
+    /// This number of rounds with trials of this length, warm-up included. If it is 0, the usual number, among which a point of this
+    /// length is divided.
+    pub(crate) fn of(rounds: u32, seconds: f64, warmup_seconds: f64) -> Trials {
+        let measured_seconds = seconds - warmup_seconds;
+        if rounds > 0 {
+            return Trials { rounds, warmup_seconds, measured_seconds };
+        }
+        let (rounds, least) = (defaults::ROUNDS, defaults::TRIAL_SECONDS);
+        let share = |seconds: f64, least: f64| (seconds / f64::from(rounds)).max(least);
+        Trials {
+            rounds,
+            warmup_seconds: share(warmup_seconds, least.0),
+            measured_seconds: share(measured_seconds, least.1),
+        }
+    }
+
+    pub fn seconds(&self) -> f64 {
+        self.warmup_seconds + self.measured_seconds
+    }
+}
+
+impl Run {
+    /// The trials of a native run with [`Kind::Load`] or [`Kind::Ladder`]. Without [`Run::rounds`] they divide a point among
+    /// them.
+    pub fn trials(&self) -> Trials {
+        Trials::of(self.rounds, self.seconds, self.warmup_seconds)
+    }
+
+    /// The loads of a native run, in requests per second: of a search, as many as it has probes, by equal factors.
+    pub fn loads(&self) -> Vec<f64> {
+        match &self.load {
+            Load::Each(loads) => loads.clone(),
+            Load::Search { low, high, probes } => {
+                let share = |at: u32| f64::from(at) / f64::from(probes - 1);
+                (0..*probes).map(|at| low * (high / low).powf(share(at))).collect()
+            }
+        }
+    }
+}
+
 /// Results omit it, so that they stay comparable with older ones.
-fn is_zero(rounds: &u32) -> bool {
+pub(crate) fn is_zero(rounds: &u32) -> bool {
     *rounds == 0
 }
 
@@ -117,9 +170,9 @@ fn is_default(equal_cores: &bool) -> bool {
 /// All variants under one load.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Compare {
-    /// Name of the variant whose saturation gives the load.
+    /// Name of the variant that the others are compared with, and whose saturation gives the load.
     pub with: String,
-    /// The load, as a share of that saturation.
+    /// The load, as a share of that saturation. A native run takes the highest of its loads that is not above.
     pub at: f64,
 }
 

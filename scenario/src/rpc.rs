@@ -9,9 +9,10 @@ use wave_core::layout::{CORES_MAX, Config};
 use wave_rpc::steer;
 use wave_sched::policies;
 
-use super::check::{GHZ_MAX, GHZ_MIN, Source, link};
+use super::check::{GHZ_MAX, GHZ_MIN, Source, link, rounds};
 use super::error::ScenarioError;
-use super::{Link, defaults, file};
+use super::model::is_zero;
+use super::{Link, Trials, defaults, file};
 
 /// Maximum number of cores of a simulated RPC stack.
 const STACK_CORES_MAX: u32 = 240;
@@ -25,17 +26,21 @@ pub struct Rpc {
     pub description: String,
     /// The database, and the calls.
     pub workload: RpcWorkload,
-    /// Length of a point, warm-up included.
+    /// Length of a point, warm-up included; with `rounds`, of one trial.
     pub seconds: f64,
-    /// First part of a point, which is not counted.
+    /// First part of it, which is not counted.
     pub warmup_seconds: f64,
+    /// Number of rounds in which every variant runs each load once; 0 for the usual number, among which a point is divided
+    /// ([`Rpc::trials`]). A simulated host runs one point as long as all rounds.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub rounds: u32,
     /// Seed of arrivals and keys.
     pub seed: u64,
     /// The loads to offer, in ascending order.
     pub loads_per_second: Vec<f64>,
     /// One of these loads, at which all variants are compared.
     pub compare_at: f64,
-    /// Number of further loads for each variant, near its saturation.
+    /// Number of further loads for each variant, near its saturation, on a simulated host.
     pub refine: u32,
     /// Limit on a GET's p99 that defines saturation, in microseconds.
     pub get_p99_us: u32,
@@ -175,6 +180,7 @@ struct RawRun {
     seconds: Option<Spanned<f64>>,
     warmup_seconds: Option<Spanned<f64>>,
     seed: Option<u64>,
+    rounds: Option<Spanned<u32>>,
     loads_per_second: Spanned<Vec<Spanned<f64>>>,
     compare_at: Option<Spanned<f64>>,
     refine: Option<Spanned<u32>>,
@@ -229,6 +235,7 @@ pub(super) fn check(source: Source<'_>) -> Result<Rpc, ScenarioError> {
         workload: workload(&raw.workload, source)?,
         seconds,
         warmup_seconds,
+        rounds: rounds(run.rounds.as_ref(), 0, source)?,
         seed: run.seed.unwrap_or(defaults::SEED),
         compare_at: compare_at(run.compare_at.as_ref(), &loads_per_second, source)?,
         loads_per_second,
@@ -437,10 +444,15 @@ fn simulated_cores(
 }
 
 impl Rpc {
-    /// Lengths of a point's warm-up and of its counted part.
+    /// Lengths of a simulated point's warm-up and of its counted part.
     pub fn times(&self) -> [Duration; 2] {
-        let warm_up = Duration::from_secs_f64(self.warmup_seconds);
-        [warm_up, Duration::from_secs_f64(self.seconds - self.warmup_seconds)]
+        let counted = (self.seconds - self.warmup_seconds) * f64::from(self.rounds.max(1));
+        [self.warmup_seconds, counted].map(Duration::from_secs_f64)
+    }
+
+    /// The trials of a native run.
+    pub fn trials(&self) -> Trials {
+        Trials::of(self.rounds, self.seconds, self.warmup_seconds)
     }
 }
 

@@ -71,6 +71,28 @@ fn demonstration_takes_less_than_a_minute() {
 }
 
 #[test]
+fn native_rounds_share_a_point_unless_the_file_says_otherwise() {
+    let trials = |run: &str| {
+        let text = GOOD.replace("[[variant]]", &format!("{run}\n[[variant]]"));
+        let Trials { rounds, warmup_seconds, measured_seconds } =
+            parse_text(&text).unwrap().run.trials();
+        (rounds, warmup_seconds, measured_seconds)
+    };
+    assert_eq!(trials("seconds = 2.5\nwarmup_seconds = 0.5"), (20, 0.025, 0.1));
+    // No trial is too short for a p99.
+    assert_eq!(trials("seconds = 0.2\nwarmup_seconds = 0.1"), (20, 0.015, 0.05));
+    assert_eq!(trials("rounds = 8\nseconds = 0.5\nwarmup_seconds = 0.25"), (8, 0.25, 0.25));
+}
+
+#[test]
+fn native_loads_of_a_search_are_as_many_as_its_probes() {
+    let search = "search = { low = 1_000, high = 8_000, probes = 4 }";
+    let run = parse_text(&GOOD.replace("loads_per_second = [1000, 2000]", search)).unwrap().run;
+    let loads: Vec<f64> = run.loads().into_iter().map(f64::round).collect();
+    assert_eq!(loads, [1_000.0, 2_000.0, 4_000.0, 8_000.0]);
+}
+
+#[test]
 fn missing_fields_have_defaults() {
     let scenario = parse_text(GOOD).unwrap();
     assert_eq!(
@@ -335,10 +357,6 @@ fn wrong_meaning_is_refused_with_line_field_and_allowed_values() {
         (
             message_with("[[variant]]", "rounds = 3\n[[variant]]"),
             "5: `run.rounds` is 3, expected 0, or 6 or more: fewer rounds give no interval",
-        ),
-        (
-            message_with("[[variant]]", "rounds = 20\nrefine = 2\n[[variant]]"),
-            "6: `run.refine` with `run.rounds`, expected one of them",
         ),
         (
             message_with("[[variant]]", "compare = { with = \"b\" }\n[[variant]]"),

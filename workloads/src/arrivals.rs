@@ -91,6 +91,7 @@ impl Iterator for Load {
 #[derive(Clone, Debug)]
 pub struct Arrivals {
     random: Pcg64,
+    rate_per_second: f64,
     mean_gap_ns: f64,
     /// Not rounded, so that rounding does not add up: f64 holds whole nanoseconds for 104 days.
     at_ns: f64,
@@ -106,6 +107,7 @@ impl Arrivals {
         }
         Ok(Arrivals {
             random: stream(seed, Stream::Time),
+            rate_per_second,
             mean_gap_ns: 1e9 / rate_per_second,
             at_ns: 0.0,
             evenly: false,
@@ -113,7 +115,7 @@ impl Arrivals {
     }
 
     pub fn rate_per_second(&self) -> f64 {
-        1e9 / self.mean_gap_ns
+        self.rate_per_second
     }
 }
 

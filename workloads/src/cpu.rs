@@ -39,15 +39,6 @@ pub fn process_cpu_time_ns() -> u64 {
     clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
-/// Number of times that the kernel has taken the CPU from the calling thread and given it to another.
-pub fn involuntary_switches() -> i64 {
-    // SAFETY: all-zero bytes are a valid `rusage`.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: `usage` is valid for writes during the call, which fails for no thread of ours.
-    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
-    usage.ru_nivcsw
-}
-
 /// The CPUs that the calling thread may run on, ascending. Before it is pinned, these are the CPUs
 /// that the process was given at its start.
 pub fn allowed_cpus() -> Result<Vec<usize>, Error> {

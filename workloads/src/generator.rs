@@ -72,8 +72,6 @@ pub struct Settings {
     pub last_lag_limit_ns: u64,
     /// A request this late ends the run, as the generator will not catch up.
     pub give_up_lag_ns: u64,
-    /// A lag above this means that the CPU was taken away: see [`STALL_NS`].
-    pub stall_ns: u64,
 }
 
 impl Settings {
@@ -86,7 +84,6 @@ impl Settings {
             lag_p99_limit_ns: 50_000,
             last_lag_limit_ns: 1_000_000,
             give_up_lag_ns: 1_000_000_000,
-            stall_ns: STALL_NS,
         }
     }
 }
@@ -125,11 +122,6 @@ impl std::fmt::Display for Span {
     }
 }
 
-/// If a step of microseconds takes longer than this, its CPU was taken away meanwhile. Latencies are then
-/// set aside ([`Recorder::stalled`]), in the same way for all compared systems, and their number is part of
-/// the result.
-pub const STALL_NS: u64 = 200_000;
-
 /// The generator's report on a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Report {
@@ -162,8 +154,6 @@ pub fn run(
 ) -> Report {
     let offered_per_second = load.rate_per_second();
     let mut lags = recorder::histogram();
-    // Lags while the machine had not stalled. They are used if they are the majority.
-    let mut steady_lags = recorder::histogram();
     let start_ns = monotonic_ns();
     let from_ns = start_ns + nanoseconds(settings.warm_up);
     let mut window = Window { start_ns, from_ns, to_ns: from_ns + nanoseconds(settings.duration) };
@@ -203,16 +193,10 @@ pub fn run(
             gave_up = Some(Invalid::GaveUp { lag_ns });
             break;
         }
-        if lag_ns > settings.stall_ns && lag_ns > last_lag_ns {
-            recorder.stalled();
-        }
         let refused = server.submit(request).is_err();
         recorder.submitted(&request, refused);
         if request.intended_ns >= from_ns {
             lags.saturating_record(lag_ns);
-            if !recorder.is_stalled() {
-                steady_lags.saturating_record(lag_ns);
-            }
         }
         last_lag_ns = lag_ns;
         submitted += 1;
@@ -223,9 +207,7 @@ pub fn run(
         window.to_ns = window.to_ns.min(monotonic_ns()).max(window.from_ns);
         recorder.end_early(window.to_ns);
     }
-    let mostly_steady = 2 * steady_lags.len() > lags.len();
-    let judged = if mostly_steady { &steady_lags } else { &lags };
-    let lag_p99_ns = judged.value_at_quantile(0.99);
+    let lag_p99_ns = lags.value_at_quantile(0.99);
     let invalid = if gave_up.is_some() {
         gave_up
     } else if lags.is_empty() {

@@ -16,9 +16,6 @@ pub struct Point {
     pub sent: u64,
     /// Those of `sent` that were done.
     pub done: u64,
-    /// Requests in `done` whose latencies do not count, because the machine had stalled
-    /// ([`crate::generator::STALL_NS`]).
-    pub set_aside: u64,
     /// Those of `sent` that the system refused.
     pub refused: u64,
     /// Length of the measured time.
@@ -67,10 +64,6 @@ impl Point {
                 "{} requests were done and not recorded, as all slots were held",
                 recorded.unrecorded
             )),
-            None if 2 * recorded.set_aside > recorded.done => Some(format!(
-                "the machine stalled {} times; {} latencies of {} were set aside",
-                recorded.stalls, recorded.set_aside, recorded.done
-            )),
             None => None,
         };
         Point {
@@ -82,7 +75,6 @@ impl Point {
             },
             sent: recorded.sent,
             done: recorded.done,
-            set_aside: recorded.set_aside,
             refused: recorded.refused,
             duration_s,
             classes: recorded
@@ -323,7 +315,6 @@ mod tests {
             achieved_per_second: done as f64 / duration_s,
             sent: SENT,
             done,
-            set_aside: 0,
             refused: SENT - done,
             duration_s,
             classes: vec![ClassLatency {
@@ -544,7 +535,7 @@ mod tests {
         assert!(point.refused.abs_diff(point.done) <= 1);
         assert!(point.served() <= 0.51);
         // A stall of the machine that runs this test sets some latencies aside (docs/adr/0009).
-        assert_eq!(point.latency("GET").unwrap().count + point.set_aside, point.done);
+        assert_eq!(point.latency("GET").unwrap().count, point.done);
         assert_eq!(point.verdict(&Limits::default()), Verdict::Saturated);
     }
 }

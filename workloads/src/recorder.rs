@@ -3,7 +3,7 @@
 //! Measured from when a request *should* have arrived, so that every delay shows, including the
 //! generator's. Recording allocates no memory and does not wait.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -114,13 +114,6 @@ pub struct Recorder {
     slots: Box<[Slot]>,
     submitted: Submitted,
     unrecorded: AtomicU64,
-    /// Requests of this load that have ended.
-    ended: AtomicU64,
-    /// Whether the machine has stalled and requests that queued up meanwhile are still outstanding.
-    stalled: AtomicBool,
-    stalls: AtomicU64,
-    /// Whether no latency is ever set aside.
-    keeps_all: AtomicBool,
 }
 
 /// Aligned to two cache lines, as processors fetch lines in pairs.
@@ -135,7 +128,6 @@ struct Tally {
     finished_within: u64,
     in_warm_up: u64,
     stale: u64,
-    set_aside: u64,
 }
 
 /// The generator's counts; one thread writes them.
@@ -166,10 +158,6 @@ pub struct Recorded {
     pub stale: u64,
     /// Requests that were done but could not be recorded, because all slots were held.
     pub unrecorded: u64,
-    /// Those of `done` whose latencies are not in the histograms, because the machine had stalled
-    /// ([`Recorder::stalled`]).
-    pub set_aside: u64,
-    pub stalls: u64,
     /// Requests that were accepted and had not ended when this was collected.
     pub outstanding: u64,
 }
@@ -191,7 +179,6 @@ impl Recorder {
                 finished_within: 0,
                 in_warm_up: 0,
                 stale: 0,
-                set_aside: 0,
             }))
         };
         Recorder {
@@ -202,10 +189,6 @@ impl Recorder {
             to_ns: AtomicU64::new(0),
             submitted: Submitted::default(),
             unrecorded: AtomicU64::new(0),
-            ended: AtomicU64::new(0),
-            stalled: AtomicBool::new(false),
-            stalls: AtomicU64::new(0),
-            keeps_all: AtomicBool::new(false),
         }
     }
 
@@ -222,39 +205,16 @@ impl Recorder {
             tally.finished_within = 0;
             tally.in_warm_up = 0;
             tally.stale = 0;
-            tally.set_aside = 0;
         }
         self.submitted.sent.store(0, Relaxed);
         self.submitted.refused.store(0, Relaxed);
         self.submitted.accepted_in_all.store(0, Relaxed);
         self.unrecorded.store(0, Relaxed);
-        self.ended.store(0, Relaxed);
-        self.stalled.store(false, Relaxed);
-        self.stalls.store(0, Relaxed);
     }
 
     /// Ends the load at this time, before the end of its window.
     pub fn end_early(&self, to_ns: u64) {
         self.to_ns.store(to_ns, Relaxed);
-    }
-
-    /// From now on, no latency is set aside: stalls of the machine are part of the measurement.
-    pub fn keep_all(&self) {
-        self.keeps_all.store(true, Relaxed);
-    }
-
-    /// Records that a CPU was taken away for a while: by a hypervisor, an interrupt or another process.
-    /// Requests are still counted, but their latencies are set aside until the backlog is done, that is,
-    /// until no request is outstanding.
-    #[cold]
-    pub fn stalled(&self) {
-        self.stalls.fetch_add(1, Relaxed);
-        self.stalled.store(!self.keeps_all.load(Relaxed), Relaxed);
-    }
-
-    /// Whether latencies are being set aside.
-    pub fn is_stalled(&self) -> bool {
-        self.stalled.load(Relaxed)
     }
 
     /// Whether a request due at this time counts, because it is after the warm-up.
@@ -284,28 +244,8 @@ impl Recorder {
         self.done_at(slot, request, monotonic_ns());
     }
 
-    /// Records that a request of this load, due at `intended_ns`, was answered without being done, for example refused by the server.
-    /// It is no longer outstanding, so it does not prolong a stall ([`Recorder::stalled`]).
-    pub fn not_done(&self, intended_ns: u64) {
-        if intended_ns >= self.start_ns.load(Relaxed) {
-            self.count_end();
-        }
-    }
-
-    /// Counts the end of a request. Returns whether the machine has stalled and requests of the backlog are outstanding, including
-    /// this one.
-    #[inline]
-    fn count_end(&self) -> bool {
-        let ended = self.ended.fetch_add(1, Relaxed) + 1;
-        let set_aside = self.stalled.load(Relaxed);
-        if set_aside && ended >= self.submitted.accepted_in_all.load(Relaxed) {
-            self.stalled.store(false, Relaxed);
-        }
-        set_aside
-    }
-
     /// Records that `request` ended at `finished_ns` on [`monotonic_ns`]'s clock. Returns whether its latency is in the
-    /// histograms: it is if the request was due after the warm-up and its latency was not set aside.
+    /// histograms: it is if the request was due after the warm-up.
     ///
     /// # Panics
     ///
@@ -322,7 +262,6 @@ impl Recorder {
             tally.stale += 1;
             return false;
         }
-        let set_aside = self.count_end();
         let from_ns = self.from_ns.load(Relaxed);
         if (from_ns..self.to_ns.load(Relaxed)).contains(&finished_ns) {
             tally.finished_within += 1;
@@ -332,10 +271,6 @@ impl Recorder {
             return false;
         }
         tally.done += 1;
-        if set_aside {
-            tally.set_aside += 1;
-            return false;
-        }
         let latency_ns = finished_ns.saturating_sub(request.intended_ns);
         tally.latencies[class].saturating_record(latency_ns);
         true
@@ -390,8 +325,6 @@ impl Recorder {
             finished_within: 0,
             in_warm_up: 0,
             stale: 0,
-            set_aside: 0,
-            stalls: self.stalls.load(Relaxed),
             unrecorded: self.unrecorded.load(Relaxed),
             outstanding: self.outstanding(),
         };
@@ -404,7 +337,6 @@ impl Recorder {
             recorded.finished_within += tally.finished_within;
             recorded.in_warm_up += tally.in_warm_up;
             recorded.stale += tally.stale;
-            recorded.set_aside += tally.set_aside;
         }
         recorded
     }
@@ -573,44 +505,5 @@ mod tests {
     fn a_broken_histogram_is_an_error() {
         assert!(matches!(decode("?"), Err(DecodeError::Base64(_))));
         assert!(matches!(decode("AAAA"), Err(DecodeError::Format(_))));
-    }
-
-    #[test]
-    fn latencies_are_set_aside_from_a_stall_until_nothing_is_outstanding() {
-        let recorder = Recorder::new(&Mix::get_only(), 1);
-        recorder.open(Window { start_ns: 0, from_ns: 0, to_ns: 1_000_000 });
-        let requests: Vec<_> = (1..=4).map(|at| request(0, at)).collect();
-        requests[..3].iter().for_each(|request| recorder.submitted(request, false));
-        recorder.done_at(0, &requests[0], 10);
-        recorder.stalled();
-        assert!(!recorder.done_at(0, &requests[1], 500_000));
-        assert!(recorder.is_stalled());
-        recorder.done_at(0, &requests[2], 500_010);
-        assert!(!recorder.is_stalled());
-        recorder.submitted(&requests[3], false);
-        recorder.done_at(0, &requests[3], 14);
-        // A request that the server refuses does not prolong the stall.
-        recorder.submitted(&request(0, 5), false);
-        recorder.stalled();
-        recorder.not_done(5);
-        assert!(!recorder.is_stalled());
-        let recorded = recorder.collect();
-        assert_eq!((recorded.done, recorded.set_aside, recorded.stalls), (4, 2, 2));
-        assert_eq!(recorded.classes[0].1.len(), 2);
-        assert!(recorded.classes[0].1.max() < 100);
-    }
-
-    #[test]
-    fn nothing_is_set_aside_where_all_latencies_are_kept() {
-        let recorder = Recorder::new(&Mix::get_only(), 1);
-        recorder.keep_all();
-        recorder.open(Window { start_ns: 0, from_ns: 0, to_ns: 1_000_000 });
-        recorder.submitted(&request(0, 1), false);
-        recorder.stalled();
-        assert!(!recorder.is_stalled());
-        recorder.done_at(0, &request(0, 1), 500_000);
-        let recorded = recorder.collect();
-        assert_eq!((recorded.done, recorded.set_aside, recorded.stalls), (1, 0, 1));
-        assert!(recorded.classes[0].1.max() >= 499_000);
     }
 }

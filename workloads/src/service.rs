@@ -7,8 +7,7 @@
 use std::hint::{black_box, spin_loop};
 use std::time::Duration;
 
-use crate::cpu::{involuntary_switches, monotonic_ns, thread_cpu_time_ns};
-use crate::generator::STALL_NS;
+use crate::cpu::{monotonic_ns, thread_cpu_time_ns};
 use crate::recorder::{Latency, histogram};
 use crate::rocksdb::{self, Database};
 
@@ -35,6 +34,9 @@ pub enum Error {
     Database(#[from] rocksdb::Error),
 }
 
+/// If a step of microseconds takes longer than this, its CPU was taken away meanwhile, so that the step tells nothing of the work.
+const STALL_NS: u64 = 200_000;
+
 /// Report on one call of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Served {
@@ -43,12 +45,8 @@ pub struct Served {
     pub keys: u64,
     /// Time worked. Time on other work, inside preempt points, does not count, nor do stalls.
     pub worked_ns: u64,
-    /// Total time of steps longer than [`STALL_NS`].
+    /// Total time of steps longer than [`STALL_NS`]: the CPU was taken away meanwhile.
     pub stalled_ns: u64,
-    /// Whether the machine stalled in one of these steps: according to the kernel its thread kept the CPU,
-    /// so a hypervisor or an interrupt took the time. A step in which the kernel gave the CPU to another
-    /// thread is no stall, under any scheduler: if Linux schedules, that is part of the measurement.
-    pub machine_stalled: bool,
 }
 
 /// Report on a GET whose value was compared with the written one.
@@ -224,9 +222,6 @@ struct Work {
     until_ns: u64,
     worked_ns: u64,
     stalled_ns: u64,
-    machine_stalled: bool,
-    /// Involuntary switches of the request's pthread, when the request came to it.
-    switches: i64,
 }
 
 impl Work {
@@ -239,8 +234,6 @@ impl Work {
             until_ns: now_ns.saturating_add(work_ns),
             worked_ns: 0,
             stalled_ns: 0,
-            machine_stalled: false,
-            switches: involuntary_switches(),
         }
     }
 
@@ -250,31 +243,20 @@ impl Work {
         let now_ns = self.clock.now_ns();
         let took_ns = now_ns - self.now_ns;
         match took_ns > STALL_NS {
-            true => self.stalled(took_ns),
+            true => self.stalled_ns += took_ns,
             false => self.worked_ns += took_ns,
         }
         self.now_ns = now_ns;
         if preempt_point() {
             self.now_ns = self.clock.now_ns();
             self.until_ns = self.until_ns.saturating_add(self.now_ns - now_ns);
-            // It may be on another pthread.
-            self.switches = involuntary_switches();
         }
         self.now_ns < self.until_ns
     }
 
-    /// Accounts for a step that took longer than [`STALL_NS`].
-    #[cold]
-    fn stalled(&mut self, took_ns: u64) {
-        self.stalled_ns += took_ns;
-        let switches = involuntary_switches();
-        self.machine_stalled |= switches == self.switches;
-        self.switches = switches;
-    }
-
     fn served(self, found: bool, keys: u64) -> Served {
-        let Work { worked_ns, stalled_ns, machine_stalled, .. } = self;
-        Served { found, keys, worked_ns, stalled_ns, machine_stalled }
+        let Work { worked_ns, stalled_ns, .. } = self;
+        Served { found, keys, worked_ns, stalled_ns }
     }
 }
 
@@ -385,55 +367,8 @@ mod tests {
         assert!(served.found && served.keys > KEYS_PER_LOOK && served.worked_ns >= 200_000);
     }
 
-    // Linux's pool and an agent's cores both decide by this whether a stall sets latencies aside.
     #[test]
-    fn a_long_step_is_a_stall_unless_the_kernel_switched_its_thread_out() {
-        let cpu = crate::cpu::allowed_cpus().unwrap()[0];
-        crate::cpu::pin_current_thread(cpu).unwrap();
-        let over = std::sync::atomic::AtomicBool::new(false);
-        let relaxed = std::sync::atomic::Ordering::Relaxed;
-        let spin_past = |work: &Work| {
-            while monotonic_ns() <= work.now_ns + STALL_NS {
-                spin_loop();
-            }
-        };
-        std::thread::scope(|scope| {
-            // Takes the CPU now and then, like another process or another thread of a pool.
-            scope.spawn(|| {
-                while !over.load(relaxed) {
-                    spin_loop();
-                }
-            });
-            let mut work = Work::begin(u64::MAX, Clock::Wall);
-            while involuntary_switches() == work.switches {
-                spin_loop();
-            }
-            spin_past(&work);
-            work.step(|| false);
-            over.store(true, relaxed);
-            let served = work.served(true, 1);
-            assert!(served.stalled_ns > STALL_NS && !served.machine_stalled, "{served:?}");
-        });
-        // Other processes may take the CPU here as well: the test waits for a step in which none does.
-        loop {
-            let mut work = Work::begin(u64::MAX, Clock::Wall);
-            spin_past(&work);
-            let kept = involuntary_switches() == work.switches;
-            work.step(|| false);
-            let kept = kept && involuntary_switches() == work.switches;
-            let served = work.served(true, 1);
-            assert!(
-                served.stalled_ns > STALL_NS && (served.machine_stalled || !kept),
-                "{served:?}"
-            );
-            if kept {
-                break;
-            }
-        }
-    }
-
-    #[test]
-    fn a_step_in_which_the_machine_stalled_does_not_count_as_work() {
+    fn a_step_in_which_the_cpu_was_taken_away_does_not_count_as_work() {
         let mut work = Work::begin(u64::MAX, Clock::Wall);
         let until_ns = monotonic_ns() + 2 * STALL_NS;
         while monotonic_ns() < until_ns {
@@ -448,8 +383,7 @@ mod tests {
     fn a_range_over_no_keys_ends() {
         let database = Database::open_in_order(None).unwrap();
         let served = range(&database, 7, u64::MAX, Clock::Cpu, || false).unwrap();
-        let nothing =
-            Served { found: false, keys: 0, worked_ns: 0, stalled_ns: 0, machine_stalled: false };
+        let nothing = Served { found: false, keys: 0, worked_ns: 0, stalled_ns: 0 };
         assert_eq!(served, nothing);
     }
 

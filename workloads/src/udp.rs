@@ -222,8 +222,6 @@ impl Generator {
         let settings = generator::Settings {
             lag_p99_limit_ns: LAG_P99_LIMIT_NS,
             last_lag_limit_ns: LAST_LAG_LIMIT_NS,
-            // A stopped server later answers in a burst, which takes a while to receive. All latencies are kept.
-            stall_ns: u64::MAX,
             ..generator::Settings::new(duration, warm_up, Seat::Shared)
         };
         self.client.begin();
@@ -490,9 +488,6 @@ impl Client {
             && let Some(times) = self.at_front.get_mut(usize::from(request.class.0))
         {
             times.saturating_record(header.work.into());
-        }
-        if status != Status::OK {
-            recorder.not_done(request.intended_ns);
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -11,6 +10,7 @@ use wave_experiments::validate::{self, Compared, Effort, Makespan, Validation};
 use wave_lab::Failure;
 use wave_lab::table;
 use wave_lab::terminal::{note, out};
+use wave_report::model::{Bound, Figure};
 use wave_report::{Directory, ReportError};
 
 /// Largest acceptable relative errors of a saturation, a p99 and a makespan.
@@ -26,8 +26,9 @@ const GOALS: [f64; 3] = [0.05, 0.15, 0.1];
 
 Micro-benchmarks make a profile of this machine, DIR/machine.toml and DIR/link.toml. With it the
 simulator predicts saturation and latency of native runs that were not used to fit it: GETs under FIFO,
-and beside RANGEs under Shinjuku. As root it also records a program, and compares the makespan of a replay
-with the program's own, on one CPU and on two. No other process should use the machine meanwhile.
+and beside RANGEs under Shinjuku. Both sides serve the same arrivals in the same rounds; the p99 of quiet
+rounds is compared. As root it also records a program, and compares the makespan of a replay with the
+program's own, on one CPU and on two. No other process should use the machine meanwhile.
 
 Exit codes: 0 done, whatever the errors; 1 the run cannot be trusted (a message says why), or with --check an
 error is too large; 3 this machine cannot run it.")]
@@ -38,18 +39,15 @@ pub struct ValidateArgs {
     /// Directory for the machine's profile, its link's cost file, and the results.
     #[arg(long, value_name = "DIR", default_value = "out/validate")]
     out: PathBuf,
-    /// Measure fewer points.
+    /// Measure fewer systems in fewer rounds.
     #[arg(long)]
     quick: bool,
-    /// Run only points whose names contain this text, such as `Shinjuku`.
+    /// Run only systems whose names contain this text, such as `Shinjuku`.
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
     /// Fail if a saturation is off by more than 5%, a p99 by more than 15%, or a makespan by more than 10%.
     #[arg(long)]
     check: bool,
-    /// Total seconds to wait for a quiet machine.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
-    patience: u64,
     /// Show no progress.
     #[arg(long, short)]
     quiet: bool,
@@ -67,7 +65,7 @@ pub fn execute(args: &ValidateArgs) -> ExitCode {
 
 fn perform(args: &ValidateArgs) -> Result<ExitCode, Failure> {
     let out = Directory::create(args.out.clone())?;
-    let effort = Effort::new(args.quick, &args.only, Duration::from_secs(args.patience));
+    let effort = Effort::new(args.quick, &args.only);
     let validation = validate::run(effort, args.quiet || args.json)?;
     let json = to_json(&validation);
     write(&out, &validation, &json)?;
@@ -131,44 +129,38 @@ fn to_json(validation: &Validation) -> Value {
 
 fn to_table(validation: &Validation) -> String {
     let header =
-        ["point", "unit", "predicted", "measured", "min to max", "error", "p50: pred.", "meas."];
+        ["point", "unit", "predicted", "measured", "error (95% interval)", "p50: pred.", "meas."];
     let mut table = table(&header);
     for point in &validation.points {
-        let Compared { name, predicted, measured, measured_range, .. } = point;
+        let Compared { name, predicted, measured, p50_ns, .. } = point;
         let unit = if point.is_saturation { "k/s" } else { "us, p99" };
         // Requests per second to k/s, or nanoseconds to us.
-        let scale = 1e3;
-        let number = |value: f64| {
-            if value.is_finite() { format!("{:.1}", value / scale) } else { "-".to_owned() }
+        let number = |value: f64| format!("{:.1}", value / 1e3);
+        let bound = match point.bound {
+            Some(Bound::AtMost) => "at most ",
+            Some(Bound::AtLeast) => "at least ",
+            None => "",
         };
-        let of = |answer: &validate::Answer| answer.p99_ns.unwrap_or(answer.per_second);
-        let p50 = |ns: Option<f64>| ns.map(number).unwrap_or_default();
-        let disturbed = if point.disturbed { " (disturbed)" } else { "" };
+        let [p50, own_p50] = p50_ns.map_or_else(Default::default, |both| both.map(number));
         table.add_row([
-            format!("{name}{disturbed}"),
+            name.clone(),
             unit.to_owned(),
-            number(of(predicted)),
-            number(of(measured)),
-            format!("{} to {}", number(measured_range[0]), number(measured_range[1])),
-            match point.rel_error.is_finite() {
-                true => format!("{:+.1}%", 100.0 * point.rel_error),
-                false => "-".to_owned(),
-            },
-            p50(predicted.p50_ns),
-            p50(measured.p50_ns),
+            number(*predicted),
+            number(*measured),
+            format!("{bound}{}", error(point.rel_error)),
+            p50,
+            own_p50,
         ]);
     }
     for makespan in &validation.makespans {
-        let Makespan { name, predicted_ns, measured_ns, measured_range_ns, .. } = makespan;
+        let Makespan { name, predicted_ns, measured_ns, rel_error, .. } = makespan;
         let millis = |ns: &f64| format!("{:.1}", ns / 1e6);
-        let disturbed = if makespan.disturbed { " (disturbed)" } else { "" };
         table.add_row([
-            format!("{name}{disturbed}"),
+            name.clone(),
             "ms".to_owned(),
             millis(predicted_ns),
             millis(measured_ns),
-            measured_range_ns.each_ref().map(millis).join(" to "),
-            format!("{:+.1}%", 100.0 * makespan.rel_error),
+            error(*rel_error),
         ]);
     }
     for column in 2..header.len() {
@@ -177,6 +169,13 @@ fn to_table(validation: &Validation) -> String {
         }
     }
     table.to_string()
+}
+
+fn error(figure: Figure) -> String {
+    match figure.value.is_finite() {
+        true => figure.words(|error| format!("{:+.1}%", 100.0 * error)),
+        false => "-".to_owned(),
+    }
 }
 
 /// The largest errors of a saturation, a p99 and a makespan, under `policy` if one is given. Makespans belong to no single

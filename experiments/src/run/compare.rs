@@ -1,211 +1,247 @@
-//! All variants under one load: a share of what one of them sustains.
+//! All variants at one load: a share of what one of them sustains.
 //!
-//! If a policy keeps short requests from waiting behind long ones, tails under the same load say more than saturations: a
-//! policy that does not may sustain no load at all. Each tail is shown beside that of overhead-free scheduling of the same
-//! arrivals ([`super::ideal`]), and the cost of a key read by a RANGE beside its cost without preemption.
+//! If a policy keeps short requests from waiting behind long ones, tails at the same load say more than the loads served at the
+//! same tail: a policy that does not may serve no load at all. Natively each tail is compared with that of overhead-free scheduling
+//! of the same arrivals ([`super::ideal`]), and the cost of a key read by a RANGE with its cost without preemption.
+
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
+use wave_compare::curve::Served;
+use wave_compare::median;
 use wave_sched::policies;
+use wave_workloads::generator::{Seat, Settings};
 
 use super::ideal::{Ideal, ideal};
 use super::load::Row;
-use super::point::Outcome;
-use super::session::Session;
-use super::{Failure, Found, Ground, limits};
-use crate::scenario::{Compare, Link, Scenario, Variant, Workload};
-use wave_report::model::{Compared, Point, RangeCost, VariantResult};
+use super::point::Terms;
+use super::rounds::{AtLoad, Curves, over_rounds};
+use super::{Found, Ground, limits, mix};
+use crate::scenario::{Compare, Link, Variant, Workload};
+use wave_report::model::{Compared, Figure, RangeCost};
 use wave_report::slug;
 
-/// Number of runs of each variant, round-robin; its tail is the median. Machines have slow moments.
-const REPETITIONS: usize = 3;
-
-/// The runs of one variant.
-pub(super) struct Runs {
-    pub variant: Variant,
-    pub outcomes: Vec<Outcome>,
-    /// Result of the same arrivals without overhead, if known.
-    pub ideal: Option<Ideal>,
+/// One variant at the load; each round has a figure.
+pub(super) struct Runs<'a> {
+    pub variant: &'a Variant,
+    pub p99_ns: Vec<f64>,
+    pub ranges: Vec<RangeCost>,
+    /// The p99 of the same arrivals without overhead; empty if unknown.
+    pub ideal: Vec<Ideal>,
 }
 
-/// The compared rows: those with the scenario's own loads.
-fn compared(rows: &[Row]) -> impl Iterator<Item = &Variant> {
-    rows.iter().filter(|row| row.factor == 1.0).map(|row| &row.variant)
-}
-
-/// Number of steps that [`run`] reports.
-pub(super) fn steps(scenario: &Scenario, rows: &[Row]) -> u64 {
-    scenario.run.compare.as_ref().map_or(0, |_| (REPETITIONS * compared(rows).count()) as u64)
-}
-
-/// Runs each of these `rows` under that load, and adds the results to `found`.
-pub(super) fn run(ground: &Ground<'_>, rows: &[Row], found: &mut Found) -> Result<(), Failure> {
-    let Some(compare) = &ground.scenario.run.compare else { return Ok(()) };
-    let Some(load) = load(compare, found) else { return Ok(()) };
+/// Compares the rows with the scenario's own loads at one of these, if the scenario asks for it, and adds the results to `found`.
+/// `of_rows` are the rows' trials, and `curves` their latencies.
+pub(super) fn in_rounds(
+    ground: &Ground<'_>,
+    rows: &[Row],
+    of_rows: &[Vec<AtLoad>],
+    curves: &Curves,
+    found: &mut Found,
+) {
+    let Some(compare) = &ground.scenario.run.compare else { return };
     let workload = &ground.scenario.workload;
-    let class = workload.classes.iter().position(|class| class.name == limits(workload).class);
-    let runs =
-        |variant: &Variant| Runs { variant: variant.clone(), outcomes: Vec::new(), ideal: None };
-    let mut all: Vec<Runs> = compared(rows).map(runs).collect();
-    for repetition in 1..=REPETITIONS {
-        for Runs { variant, outcomes, ideal: without_overhead } in &mut all {
-            let of = format!("{repetition} of {REPETITIONS}");
-            ground.begin(&format!("{}: {:.1} k/s, {of}", variant.name, load / 1e3));
-            let mut session = Session::start(ground, variant)?;
-            session.point(load)?;
-            let terms = session.terms().clone();
-            outcomes.extend(session.into_outcomes().pop());
-            if let (None, Some(class)) = (&without_overhead, class) {
-                let policy = variant.agent().map(|agent| &agent.policy);
-                let slice = policy.and_then(|policy| policies::slice_of_one_queue(policy));
-                let (classes_ns, cores) = (ground.service.classes_ns(), variant.host.cores);
-                *without_overhead = Some(ideal(&terms, load, classes_ns, class, cores, slice));
-            }
-            ground.end();
+    let limits = limits(workload);
+    let Some(with) = rows.iter().position(|row| row.variant.name == compare.with) else { return };
+    let loads = ground.scenario.run.loads();
+    let (at, why) = match curves.served(with, limits.p99_ns as f64) {
+        Served::Below(_) => (0, "the lowest".to_owned()),
+        served => {
+            let most = served.load() * compare.at;
+            let at = loads.iter().rposition(|load| *load <= most).unwrap_or(0);
+            let (share, us) = (compare.at * 1e2, limits.p99_ns / 1_000);
+            (at, format!("the highest up to {share:.0}% of what it serves at a p99 of {us} us"))
         }
-    }
-    let incomplete: Vec<String> =
-        all.iter().filter_map(|runs| short_of_runs(runs, workload)).collect();
-    conclude(found, workload, load, &compare.with, all);
-    let share = compare.at * 100.0;
+    };
+    let class = workload.classes.iter().position(|class| class.name == limits.class);
+    let runs = |row: usize| {
+        let variant = &rows[row].variant;
+        let ideals = class.map(|class| ideals(ground, variant, loads[at], class, curves.rounds));
+        Runs {
+            variant,
+            p99_ns: curves.p99_ns(row, at).to_vec(),
+            ranges: of_rows[row][at].outcomes().into_iter().filter_map(|one| one.range).collect(),
+            ideal: ideals.unwrap_or_default(),
+        }
+    };
+    let own_loads = (0..rows.len()).filter(|row| rows[*row].factor == 1.0);
+    conclude(found, workload, loads[at], &compare.with, &own_loads.map(runs).collect::<Vec<_>>());
     found.facts.push((
-        format!("compared at {load:.0}/s: {share:.0}% of what \"{}\" sustained", compare.with),
-        format!("median of {REPETITIONS} runs of each variant, round-robin, the same arrivals"),
+        format!("compared with \"{}\" at {:.0}/s", compare.with, loads[at]),
+        format!("of the run's loads, {why}; medians over {} rounds", curves.rounds),
     ));
-    if !incomplete.is_empty() {
-        found.facts.push((
-            "runs that do not count: the generator lagged, or nothing was served".to_owned(),
-            format!("{}; of two runs, the slower is taken", incomplete.join("; ")),
-        ));
-    }
-    Ok(())
 }
 
-/// How many of a variant's runs do not count, if some do not.
-fn short_of_runs(runs: &Runs, workload: &Workload) -> Option<String> {
-    let class = limits(workload).class;
-    let counts = |outcome: &&Outcome| valid_p99_ns(&outcome.report, &class).is_some();
-    let (all, valid) = (runs.outcomes.len(), runs.outcomes.iter().filter(counts).count());
-    (valid < all).then(|| format!("{}: {} of {all}", runs.variant.name, all - valid))
+/// The ideal of each round.
+fn ideals(
+    ground: &Ground<'_>,
+    variant: &Variant,
+    load: f64,
+    class: usize,
+    rounds: usize,
+) -> Vec<Ideal> {
+    let (workload, run) = (&ground.scenario.workload, &ground.scenario.run);
+    let trials = run.trials();
+    let [measured, warm_up] =
+        [trials.measured_seconds, trials.warmup_seconds].map(Duration::from_secs_f64);
+    let slice = variant.agent().and_then(|agent| policies::slice_of_one_queue(&agent.policy));
+    let (classes_ns, cores) = (ground.service.classes_ns(), variant.host.cores);
+    let mut terms = Terms {
+        mix: mix(workload, 1),
+        keys: workload.keys,
+        seed: run.seed,
+        settings: Settings::new(measured, warm_up, Seat::Own),
+    };
+    let mut of = |round: usize| {
+        terms.seed = run.seed.wrapping_add(round as u64);
+        ideal(&terms, load, classes_ns, class, cores, slice)
+    };
+    (0..rounds).map(&mut of).collect()
 }
 
-/// The load to compare at; None if the reference variant sustained none.
+/// The load to compare simulated variants at; None if the reference variant sustained none.
 pub(super) fn load(compare: &Compare, found: &mut Found) -> Option<f64> {
     let variant = found.variants.iter().find(|variant| variant.name == compare.with);
     let sustained = variant.and_then(|variant| variant.saturation_per_second);
     if sustained.is_none() {
-        let unknown = variant.and_then(|variant| variant.not_measurable.as_deref());
-        let why = match unknown {
-            Some(why) => format!("not measurable, {why}"),
-            None => "sustained none of its loads".to_owned(),
-        };
-        let why = format!("left out: \"{}\": {why}", compare.with);
+        let why = format!("left out: \"{}\" sustained none of its loads", compare.with);
         found.facts.push(("comparison under one load".to_owned(), why));
     }
     sustained.map(|sustained| sustained * compare.at)
 }
 
-/// Adds the runs at `load` to `found`: each variant's result gets its ideal, its cost and the median point; `found` gets the
-/// figures that compare the variants with the one named `with`.
+/// Adds the runs at `load` to `found`: each variant's result gets its ideal and its cost; `found` gets the figures that compare the
+/// variants with the one named `with`.
 pub(super) fn conclude(
     found: &mut Found,
     workload: &Workload,
     load: f64,
     with: &str,
-    all: Vec<Runs>,
+    all: &[Runs<'_>],
 ) {
     let class = limits(workload).class;
     let of_class = workload.classes.iter().find(|each| each.name == class);
     let service_ns = of_class.map_or(0.0, |class| class.service_us * 1e3);
-    let costs: Vec<Option<RangeCost>> = all.iter().map(|runs| cost(&runs.outcomes)).collect();
+    let costs: Vec<Option<RangeCost>> = all.iter().map(|runs| cost(&runs.ranges)).collect();
     // The cost without any preemption.
     let whole = costs.iter().flatten().find(|cost| cost.preempted == 0).copied();
+    let reference = all.iter().find(|runs| runs.variant.name == with);
+    let ratio = |runs: &Runs<'_>| {
+        let other = reference.filter(|_| runs.variant.name != with)?;
+        let pairs = runs.p99_ns.iter().zip(&other.p99_ns);
+        let ratios: Vec<f64> = pairs.map(|(own, other)| own / other).collect();
+        (!ratios.is_empty()).then(|| over_rounds(&ratios))
+    };
     for (runs, cost) in all.iter().zip(&costs) {
-        let median = median(&runs.outcomes, &class);
         let Some(result) = found.variants.iter_mut().find(|each| each.name == runs.variant.name)
         else {
             continue;
         };
-        let mut compared = Compared { offered_per_second: load, ..Compared::default() };
-        compared.p99_ns = median.and_then(|point| p99_ns(point, &class));
-        let slowdown = |ns: u64| Some(ns as f64 / service_ns).filter(|times| times.is_finite());
-        compared.slowdown = compared.p99_ns.and_then(slowdown);
-        let against = |other: Option<f64>| Some(compared.slowdown? / other?);
+        let slowdown = |ns: Option<f64>| Some(ns? / service_ns).filter(|times| times.is_finite());
+        let over = |ideal: fn(&Ideal) -> Option<u64>| -> (Option<f64>, Option<Figure>) {
+            let ns: Option<Vec<f64>> =
+                runs.ideal.iter().map(|each| ideal(each).map(|ns| ns as f64)).collect();
+            let Some(ns) = ns.filter(|ns| !ns.is_empty()) else { return (None, None) };
+            let pairs = runs.p99_ns.iter().zip(&ns).filter(|(_, ideal)| **ideal > 0.0);
+            let ratios: Vec<f64> = pairs.map(|(own, ideal)| own / ideal).collect();
+            (slowdown(median(&ns)), Some(over_rounds(&ratios)))
+        };
+        let (oracle_slowdown, slowdown_vs_oracle) = over(|ideal| Some(ideal.shared_ns));
+        let (sliced_slowdown, slowdown_vs_sliced) = over(|ideal| ideal.sliced_ns);
         let agent = runs.variant.agent();
         let slice = agent.and_then(|agent| policies::slice_of_one_queue(&agent.policy));
-        compared.oracle_slowdown = runs.ideal.and_then(|ideal| slowdown(ideal.shared_ns));
-        compared.slowdown_vs_oracle = against(compared.oracle_slowdown);
-        compared.slice_us = slice.map(|slice| slice.0 as f64 / 1e3);
-        compared.sliced_slowdown = runs.ideal.and_then(|ideal| slowdown(ideal.sliced_ns?));
-        compared.slowdown_vs_sliced = against(compared.sliced_slowdown);
+        let p99_ns = median(&runs.p99_ns);
         let growth = |of: fn(&RangeCost) -> f64| {
             let (cost, whole) = (cost.as_ref()?, whole.as_ref()?);
             (cost.preempted > 0).then(|| of(cost) / of(whole) - 1.0)
         };
-        compared.range = cost.map(|cost| RangeCost {
-            service_growth: growth(|cost| cost.service_ns_per_key),
-            core_growth: growth(|cost| cost.core_ns_per_key),
-            ..cost
+        result.compared = Some(Compared {
+            offered_per_second: load,
+            p99_ns: p99_ns.map(|ns| ns as u64),
+            p99_ratio: ratio(runs),
+            slowdown: slowdown(p99_ns),
+            oracle_slowdown,
+            slowdown_vs_oracle,
+            slice_us: slice.map(|slice| slice.0 as f64 / 1e3),
+            sliced_slowdown,
+            slowdown_vs_sliced,
+            range: cost.map(|cost| RangeCost {
+                service_growth: growth(|cost| cost.service_ns_per_key),
+                core_growth: growth(|cost| cost.core_ns_per_key),
+                ..cost
+            }),
         });
-        result.compared = Some(compared);
-        if let Some(point) = median {
-            insert(result, point.clone());
-        }
     }
-    let variants: Vec<&Variant> = all.iter().map(|runs| &runs.variant).collect();
-    found.extra = figures(found, &variants, load, &class, with);
+    found.extra = figures(found, all, load, &class, with);
 }
 
 /// The figures of the comparison, by name.
-fn figures(found: &Found, variants: &[&Variant], load: f64, class: &str, with: &str) -> Value {
+fn figures(found: &Found, all: &[Runs<'_>], load: f64, class: &str, with: &str) -> Value {
     let class = class.to_lowercase();
     let key = |name: &str| slug(name).replace('-', "_");
     let result = |name: &str| found.variants.iter().find(|variant| variant.name == name);
-    let p99 = |name: &str| result(name)?.compared.as_ref()?.p99_ns;
-    let sustained = |name: &str| result(name)?.saturation_per_second;
-    // A saturation that is only a lower bound gives no ratio.
-    let known = result(with).filter(|result| !result.served_all());
-    let known = known.and_then(|result| result.saturation_per_second);
-    let ratio = |of: Option<f64>| Some(of? / known?);
+    let compared = |name: &str| result(name)?.compared.as_ref();
     let mut figures = Map::new();
     let mut add = |name: String, value: Value| figures.insert(name, value);
     add("compared_at_per_second".to_owned(), json!(load));
-    let reference = variants.iter().find(|variant| variant.name == with);
-    let Some(reference) = reference else { return Value::Object(figures) };
-    if let Some(compared) = result(with).and_then(|result| result.compared.as_ref()) {
+    let p99 = |runs: &Runs<'_>| {
+        let ns = compared(&runs.variant.name).and_then(|compared| compared.p99_ns);
+        (runs.variant.name.clone(), json!(ns))
+    };
+    add(format!("{class}_p99_ns"), Value::Object(all.iter().map(p99).collect()));
+    let Some(reference) = all.iter().find(|runs| runs.variant.name == with) else {
+        return Value::Object(figures);
+    };
+    if let Some(compared) = compared(with) {
         add(format!("{class}_p99_slowdown"), json!(compared.slowdown));
-        if compared.oracle_slowdown.is_some() {
-            add(format!("{class}_p99_slowdown_vs_oracle"), json!(compared.slowdown_vs_oracle));
+        if let Some(figure) = compared.slowdown_vs_oracle {
+            add(format!("{class}_p99_slowdown_vs_oracle"), json!(figure));
         }
-        if compared.sliced_slowdown.is_some() {
-            let name = format!("{class}_p99_slowdown_vs_ideal_slices");
-            add(name, json!(compared.slowdown_vs_sliced));
+        if let Some(figure) = compared.slowdown_vs_sliced {
+            add(format!("{class}_p99_slowdown_vs_ideal_slices"), json!(figure));
         }
         if let Some(range) = compared.range {
             add("range_service_growth".to_owned(), json!(range.service_growth));
             add("range_core_time_growth".to_owned(), json!(range.core_growth));
         }
     }
-    let vs_oracle = |variant: &&Variant| {
-        let compared = result(&variant.name)?.compared.as_ref()?;
-        Some((variant.name.clone(), json!(compared.slowdown_vs_oracle?)))
+    let vs_oracle = |runs: &Runs<'_>| {
+        let name = &runs.variant.name;
+        Some((name.clone(), json!(compared(name)?.slowdown_vs_oracle?)))
     };
-    let vs_oracle: Map<String, Value> = variants.iter().filter_map(vs_oracle).collect();
+    let vs_oracle: Map<String, Value> = all.iter().filter_map(vs_oracle).collect();
     add(format!("{class}_p99_slowdown_vs_oracle_by_variant"), Value::Object(vs_oracle));
-    for variant in variants.iter().filter(|variant| variant.name != with) {
-        let (name, of) = (key(&variant.name), key(with));
-        let tails = p99(&variant.name).zip(p99(with));
-        let tails = tails.map(|(ns, reference_ns)| ns as f64 / reference_ns as f64);
+    for runs in all.iter().filter(|runs| runs.variant.name != with) {
+        let (name, of) = (key(&runs.variant.name), key(with));
+        let tails = compared(&runs.variant.name).and_then(|compared| compared.p99_ratio);
         add(format!("{class}_p99_ratio_{name}_over_{of}"), json!(tails));
-        let gain = ratio(sustained(&variant.name)).map(|ratio| ratio - 1.0);
+        let served = served(found, &runs.variant.name, with);
+        let gain = served.map(|Figure { value, interval }| Figure {
+            value: value - 1.0,
+            interval: interval.map(|(low, high)| (low - 1.0, high - 1.0)),
+        });
         add(format!("{name}_saturation_gain"), json!(gain));
-        if is_same_but_for_a_model(reference, variant) {
-            add("offload_vs_shm".to_owned(), json!(ratio(sustained(&variant.name))));
+        if is_same_but_for_a_model(reference.variant, runs.variant) {
+            add("offload_vs_shm".to_owned(), json!(served));
         }
     }
-    let all = variants.iter().map(|variant| (variant.name.clone(), json!(p99(&variant.name))));
-    let all: Map<String, Value> = all.collect();
-    figures.insert(format!("{class}_p99_ns"), Value::Object(all));
     Value::Object(figures)
+}
+
+/// What a variant serves, divided by what `with` serves: at one p99 in rounds, of saturations if simulated. `None` if one of them
+/// is only known to be above or below a load.
+fn served(found: &Found, variant: &str, with: &str) -> Option<Figure> {
+    if let Some(paired) = &found.paired {
+        let share = paired.shares.iter().find(|share| share.name == variant)?;
+        let interval = Some((share.low, share.high));
+        return share.bound.is_none().then_some(Figure { value: share.ratio, interval });
+    }
+    let result = |name: &str| found.variants.iter().find(|variant| variant.name == name);
+    let sustained = |name: &str| result(name)?.saturation_per_second;
+    // A saturation that is only a lower bound gives no ratio.
+    let known = result(with).is_some_and(|result| !result.served_all());
+    let ratio = sustained(variant)? / sustained(with)?;
+    known.then_some(Figure { value: ratio, interval: None })
 }
 
 /// Whether the two differ only in the link, shared memory against a modelled one: the same policy, the same number of workers,
@@ -216,47 +252,15 @@ fn is_same_but_for_a_model(shared: &Variant, modelled: &Variant) -> bool {
     links && shm.policy == model.policy && shared.host == modelled.host
 }
 
-/// Inserts a point, in place of one under the same load.
-fn insert(result: &mut VariantResult, point: Point) {
-    result.points.retain(|other| other.offered_per_second != point.offered_per_second);
-    result.points.push(point);
-    result.points.sort_by(|a, b| a.offered_per_second.total_cmp(&b.offered_per_second));
-}
-
-fn p99_ns(point: &Point, class: &str) -> Option<u64> {
-    let class = point.classes.iter().find(|each| each.name == class)?;
-    Some(class.latency.p99_ns).filter(|_| class.latency.count > 0)
-}
-
-/// The tail of a run that counts.
-fn valid_p99_ns(point: &Point, class: &str) -> Option<u64> {
-    p99_ns(point, class).filter(|_| point.generator.valid)
-}
-
-/// The valid point with the median tail.
-fn median<'a>(outcomes: &'a [Outcome], class: &str) -> Option<&'a Point> {
-    let points = outcomes.iter().map(|outcome| &outcome.report);
-    middle(points.filter_map(|point| Some((valid_p99_ns(point, class)? as f64, point))))
-}
-
 /// Median cost of a key, of each kind, and the total of preemptions.
-fn cost(outcomes: &[Outcome]) -> Option<RangeCost> {
-    let costs = || outcomes.iter().filter_map(|outcome| outcome.range);
-    let median = |of: fn(&RangeCost) -> f64| middle(costs().map(|cost| (of(&cost), of(&cost))));
+fn cost(rounds: &[RangeCost]) -> Option<RangeCost> {
+    let middle = |of: fn(&RangeCost) -> f64| median(&rounds.iter().map(of).collect::<Vec<f64>>());
     Some(RangeCost {
-        preempted: costs().map(|cost| cost.preempted).sum(),
-        service_ns_per_key: median(|cost| cost.service_ns_per_key)?,
-        core_ns_per_key: median(|cost| cost.core_ns_per_key)?,
+        preempted: rounds.iter().map(|cost| cost.preempted).sum(),
+        service_ns_per_key: middle(|cost| cost.service_ns_per_key)?,
+        core_ns_per_key: middle(|cost| cost.core_ns_per_key)?,
         ..RangeCost::default()
     })
-}
-
-/// The item with the median first component.
-fn middle<T>(all: impl Iterator<Item = (f64, T)>) -> Option<T> {
-    let mut all: Vec<(f64, T)> = all.collect();
-    all.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let middle = all.len() / 2;
-    (!all.is_empty()).then(|| all.swap_remove(middle).1)
 }
 
 #[cfg(test)]
@@ -264,41 +268,11 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::run::session::failed_point;
-    use crate::run::variant_result;
+    use crate::run::point::for_report;
+    use crate::run::system::Delta;
+    use crate::run::{failed_point, variant_result};
     use crate::scenario;
-    use wave_report::model::{ClassLatency, Cpu, Generator, Latency};
-
-    fn outcome(p99_ns: u64, valid: bool) -> Outcome {
-        let latency = Latency { count: 10, p99_ns, ..Latency::default() };
-        let report = Point {
-            offered_per_second: 1.0,
-            achieved_per_second: 1.0,
-            sent: 10,
-            done: 10,
-            set_aside: 0,
-            refused: 0,
-            duration_s: 1.0,
-            other_tries: Vec::new(),
-            classes: vec![ClassLatency { name: "GET".into(), latency, histogram_base64: None }],
-            generator: Generator { valid, ..Generator::default() },
-            outcomes: Vec::new(),
-            cpu: Cpu::default(),
-        };
-        let (account, measured) = (Vec::new(), failed_point(1.0));
-        Outcome { measured, report, account, range: None, disturbed: None }
-    }
-
-    #[test]
-    fn median_ignores_invalid_points() {
-        let tail = |points: &[(u64, bool)]| {
-            let all: Vec<_> = points.iter().map(|&(ns, valid)| outcome(ns, valid)).collect();
-            median(&all, "GET").and_then(|point| p99_ns(point, "GET"))
-        };
-        assert_eq!(tail(&[(5, true), (1, true), (3, true)]), Some(3));
-        assert_eq!(tail(&[(5, false), (1, true), (9, false)]), Some(1));
-        assert_eq!(tail(&[(5, false)]), None);
-    }
+    use wave_report::model::VariantResult;
 
     const SCENARIO: &str = r#"name = "x"
 kind = "load"
@@ -331,30 +305,32 @@ link = "model:mount-evans"
         });
         let mut found = Found { variants: variants.collect(), ..Found::default() };
         // p99, preemptions, and nanoseconds per key in the RANGE and in total.
-        let ran =
-            [(5_000_000, 0, 100.0, 110.0), (200_000, 7, 103.0, 121.0), (300_000, 7, 1.0, 1.0)];
+        let ran = [(5e6, 0, 100.0, 110.0), (200_000.0, 7, 103.0, 121.0), (300_000.0, 7, 1.0, 1.0)];
         let runs = scenario.variants.iter().zip(ran).map(|(variant, ran)| {
-            let mut outcome = outcome(ran.0, true);
-            outcome.range = Some(RangeCost {
+            let range = RangeCost {
                 preempted: ran.1,
                 service_ns_per_key: ran.2,
                 core_ns_per_key: ran.3,
                 ..RangeCost::default()
-            });
+            };
             let sliced_ns = (variant.name != "FIFO").then_some(160_000);
-            let ideal = Some(Ideal { shared_ns: 80_000, sliced_ns });
-            Runs { variant: variant.clone(), outcomes: vec![outcome], ideal }
+            let ideal = vec![Ideal { shared_ns: 80_000, sliced_ns }; 3];
+            // The second round is disturbed: the oracle's arrivals as well.
+            let p99_ns = vec![ran.0, 10.0 * ran.0, ran.0];
+            Runs { variant, p99_ns, ranges: vec![range; 3], ideal }
         });
-        conclude(&mut found, &scenario.workload, 8_000.0, "Shinjuku", runs.collect());
+        let runs: Vec<Runs<'_>> = runs.collect();
+        conclude(&mut found, &scenario.workload, 8_000.0, "Shinjuku", &runs);
         let figure = |name: &str| {
-            let figure = found.extra[name].as_f64();
+            let figure = &found.extra[name];
+            let figure = figure["value"].as_f64().or(figure.as_f64());
             (figure.unwrap_or_else(|| panic!("{name}: {}", found.extra)) * 1e3).round() / 1e3
         };
         assert_eq!(figure("get_p99_slowdown"), 20.0);
         assert_eq!(figure("get_p99_slowdown_vs_oracle"), 2.5);
         let by_variant = &found.extra["get_p99_slowdown_vs_oracle_by_variant"];
         assert_eq!(
-            (by_variant["Shinjuku"].as_f64(), by_variant["FIFO"].as_f64()),
+            (by_variant["Shinjuku"]["value"].as_f64(), by_variant["FIFO"]["value"].as_f64()),
             (Some(2.5), Some(62.5))
         );
         assert_eq!(figure("get_p99_slowdown_vs_ideal_slices"), 1.25);
@@ -364,15 +340,15 @@ link = "model:mount-evans"
         assert_eq!(figure("range_service_growth"), 0.03);
         assert_eq!(figure("range_core_time_growth"), 0.1);
         assert!(found.extra["fifo_saturation_gain"].is_null());
-        found.variants[1].points[0].offered_per_second = 10_000.0;
-        let all: Vec<&Variant> = scenario.variants.iter().collect();
-        let open_ended = figures(&found, &all, 8_000.0, "GET", "Shinjuku");
-        assert!(open_ended["offload_vs_shm"].is_null(), "{open_ended}");
         let [fifo, shinjuku, _] = &found.variants[..] else { panic!("three variants") };
         let [fifo, shinjuku] = [fifo, shinjuku].map(|each| each.compared.as_ref().unwrap());
-        assert_eq!((fifo.slowdown_vs_oracle, fifo.slice_us), (Some(62.5), None));
-        assert_eq!(shinjuku.slice_us, Some(30.0));
+        assert_eq!(fifo.slowdown_vs_oracle.unwrap().value, 62.5);
+        assert_eq!((fifo.slice_us, shinjuku.slice_us), (None, Some(30.0)));
         // FIFO is the one that the others are compared with.
         assert_eq!(fifo.range.unwrap().service_growth, None);
+        let served_all = for_report(&failed_point(10_000.0), &Delta::default());
+        found.variants[1].points.push(served_all);
+        let open_ended = figures(&found, &runs, 8_000.0, "GET", "Shinjuku");
+        assert!(open_ended["offload_vs_shm"].is_null(), "{open_ended}");
     }
 }

@@ -11,11 +11,12 @@ use super::load::Row;
 use super::neighbours::Neighbours;
 use super::point::Outcome;
 use super::rounds::{self, Machine, over_rounds};
-use super::{Failure, Found, Ground, limits};
+use super::{Failure, Found, Ground};
 use crate::scenario::{Load, Run, Scenario};
 
 /// Load of the confirmation run, as a share of the throughput under overload.
 pub(super) const CONFIRMED_AT: f64 = 0.95;
+/// The lowest load of a confirmation run, in requests per second.
 const LEAST_PER_SECOND: f64 = 0.001;
 /// Measured time of the confirmation run.
 const CONFIRMED_FOR: Duration = Duration::from_secs(2);
@@ -44,11 +45,11 @@ pub(super) fn offered(run: &Run) -> Result<f64, Failure> {
 /// Offers all variants the load in each round; then each variant has its confirmation run.
 pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
     let (scenario, started) = (ground.scenario, Instant::now());
-    let (offered, rounds) = (offered(&scenario.run)?, scenario.run.rounds);
+    let offered = offered(&scenario.run)?;
     let neighbours = Neighbours::on(&ground.cpus);
     let row = |variant: &crate::scenario::Variant| Row { variant: variant.clone(), factor: 1.0 };
     let rows: Vec<Row> = scenario.variants.iter().map(row).collect();
-    let mut alive = rounds::all(ground, &rows, &[offered], rounds, started)?;
+    let mut alive = rounds::all(ground, &rows, &[offered], started)?;
     for (row, alive) in rows.iter().zip(&mut alive) {
         ground.begin(&format!("{}: confirmation, 2 s", row.variant.name));
         let served = Served::of(&alive.loads()[0].outcomes());
@@ -56,16 +57,15 @@ pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
         alive.once(ground, served.confirmed_at(), &settings, started)?;
         ground.end();
     }
-    let limits = limits(&scenario.workload);
     let mut found = Found::default();
     let mut served = Vec::new();
     for alive in alive {
-        let loads = alive.end(&limits, &mut found);
+        let loads = alive.end(&mut found);
         let variant = found.variants.last_mut().expect("one was added");
         account_for(variant, loads[1].outcomes()[0]);
         served.push(Served::of(&loads[0].outcomes()));
     }
-    found.facts.push(rounds::terms(ground, rounds));
+    found.facts.push(rounds::terms(ground));
     conclude(&mut found, offered, &served);
     let busy = Machine::since(neighbours, &ground.cpus).too_busy();
     if let (Some(ladder), Some(busy), true) = (&mut found.ladder, busy, found.failed.is_empty()) {

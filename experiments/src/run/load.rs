@@ -4,11 +4,9 @@
 //! variant therefore runs twice: as the scenario has it (the price of the link), and with as many *cores* as the on-host one, its
 //! agent's included (the gain), at loads that are changed by the same factor. The latter is omitted where the scenario gives
 //! them equal cores already. If the machine has too few CPUs for it, it is left out, and the report says so; an on-host variant is
-//! then left out, too, if it equals an offloaded one but for its name. Finally the variants are compared under one load, if the
-//! scenario asks for it.
+//! then left out, too, if it equals an offloaded one but for its name.
 
-use super::session::Session;
-use super::{Failure, Found, Ground, compare, rounds};
+use super::{Failure, Found, Ground, rounds, without_effect};
 use crate::scenario::{Agent, Load, Placement, Run, Scenario, Scheduler, Variant};
 
 /// A variant to run, and the factor by which its loads exceed the scenario's.
@@ -84,78 +82,30 @@ fn same(one: &Variant, other: &Variant) -> bool {
     one.host == other.host && anywhere(one) == anywhere(other)
 }
 
-/// Number of steps that [`run`] reports.
-pub(super) fn steps(scenario: &Scenario, cpus: usize) -> u64 {
-    let rows = rows(scenario, cpus).0;
-    if scenario.run.rounds > 0 {
-        return scenario.run.rounds.into();
-    }
-    (rows.len() * steps_of_row(&scenario.run)) as u64 + compare::steps(scenario, &rows)
+/// Number of steps that [`run`] reports: its rounds.
+pub(super) fn steps(run: &Run) -> u64 {
+    run.trials().rounds.into()
 }
 
-/// Number of points in each of these steps.
-pub(super) fn trials_of_step(scenario: &Scenario, cpus: usize) -> f64 {
-    match (&scenario.run.load, scenario.run.rounds) {
-        (Load::Each(loads), 1..) => (rows(scenario, cpus).0.len() * loads.len()) as f64,
-        _ => 1.0,
-    }
+/// Duration of one of these steps, in seconds.
+pub(super) fn step_seconds(scenario: &Scenario, cpus: usize) -> f64 {
+    let (run, rows) = (&scenario.run, rows(scenario, cpus).0.len());
+    (rows * run.loads().len()) as f64 * run.trials().seconds()
 }
 
-/// Number of systems that [`run`] starts.
-pub(super) fn sessions(scenario: &Scenario, cpus: usize) -> usize {
-    let rows = rows(scenario, cpus).0;
-    rows.len() + compare::steps(scenario, &rows) as usize
-}
-
-/// Number of steps of a row.
-pub(super) fn steps_of_row(run: &Run) -> usize {
-    match &run.load {
-        Load::Each(loads) => loads.len() + usize::from(run.refine > 0),
-        Load::Search { .. } => 1,
-    }
-}
-
-/// Runs all variants, one after the other.
+/// Runs all variants in rounds.
 pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
     let (rows, left_out) = rows(ground.scenario, ground.cpus.len());
-    if let (Load::Each(loads), 1..) = (&ground.scenario.run.load, ground.scenario.run.rounds) {
-        let mut found = rounds::run(ground, &rows, loads, ground.scenario.run.rounds)?;
-        found.facts.splice(0..0, left_out);
-        return Ok(found);
+    let mut found = rounds::run(ground, &rows)?;
+    found.facts.splice(0..0, left_out);
+    let run = &ground.scenario.run;
+    if let Load::Search { .. } = run.load {
+        let why = "a native run offers a fixed set of loads in rounds; --host sim searches";
+        found
+            .facts
+            .push(("run.search gives these loads, by equal factors".to_owned(), why.to_owned()));
     }
-    let mut found = Found { facts: left_out, ..Found::default() };
-    for Row { variant, factor } in &rows {
-        let mut session = Session::start(ground, variant)?;
-        match &ground.scenario.run.load {
-            Load::Each(loads) => {
-                let refines = ground.scenario.run.refine > 0;
-                for load in loads {
-                    let load = load * factor;
-                    ground.begin(&format!("{}: {:.0} k/s", variant.name, load / 1e3));
-                    session.step(load, refines)?;
-                    ground.end();
-                }
-                let refine = ground.scenario.run.refine;
-                if refine > 0 {
-                    ground.begin(&format!("{}: saturation between these", variant.name));
-                    session.refine(refine)?;
-                    ground.end();
-                }
-            }
-            Load::Search { low, high, probes } => {
-                ground.begin(&format!("{}: saturation", variant.name));
-                session.search(low * factor, high * factor, *probes)?;
-                ground.end();
-            }
-        }
-        if let Some(preempted) = session.preemptions() {
-            let policy = variant.agent().map_or("", |agent| &agent.policy);
-            found.facts.extend(preempted.facts(&variant.name, policy));
-        }
-        let result = session.finish(variant);
-        found.variants.push(result);
-    }
-    compare::run(ground, &rows, &mut found)?;
+    found.facts.extend((run.refine > 0).then(|| without_effect("run.refine")));
     Ok(found)
 }
 

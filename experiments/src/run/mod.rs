@@ -21,8 +21,9 @@ mod point;
 mod preemptions;
 pub mod probe;
 pub mod recording;
-mod rounds;
+pub(crate) mod rounds;
 pub mod rpc;
+mod saturation;
 pub mod seating;
 mod service;
 mod session;
@@ -31,14 +32,11 @@ mod system;
 pub mod udp;
 pub mod udp_feedback;
 pub mod udp_preemption;
-mod verdict;
 
-use std::cell::Cell;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::Arc;
-use std::time::Duration;
 
 use wave_workloads::arrivals::Mix;
 use wave_workloads::cpu;
@@ -81,12 +79,8 @@ struct Ground<'a> {
     progress: Progress,
     feed: Feed,
     recording: Option<Arc<Recording>>,
-    /// Time allowed per session for repeating disturbed points.
-    patience: Duration,
     /// Keeps measured points.
     journal: &'a Journal,
-    /// Number of systems started for points of their own.
-    sessions: Cell<u32>,
 }
 
 impl Ground<'_> {
@@ -129,22 +123,19 @@ pub fn run(
     let started = journal.started();
     let link_facts = links::facts_of_all(scenario.agents().map(|agent| &agent.link))?;
     let steps = match scenario.kind {
-        Kind::Load => load::steps(scenario, cpus.len()),
+        Kind::Load => load::steps(&scenario.run),
         Kind::Ladder => ladder::steps(scenario),
         Kind::Crash(_) => scenario.variants.len() as u64,
         Kind::Enclaves(_) => enclaves::steps(scenario),
         Kind::Chaos(_) => scenario.variants.len() as u64,
-    };
-    let sessions = match scenario.kind {
-        Kind::Load => load::sessions(scenario, cpus.len()),
-        _ => steps as usize,
     };
     enough_cpus(most_cores(scenario), cpus.len(), &scenario.name, ("host.cores", true))?;
     let progress = Progress::new(steps + 2, quiet);
     journal.follow(&progress);
     let seconds = match scenario.kind {
         Kind::Ladder => ladder::step_seconds(scenario),
-        _ => scenario.run.seconds * load::trials_of_step(scenario, cpus.len()),
+        Kind::Load => load::step_seconds(scenario, cpus.len()),
+        _ => scenario.run.seconds,
     };
     progress.say(&planned(steps, seconds));
     let simulated_only = simulated_only(scenario);
@@ -166,9 +157,7 @@ pub fn run(
         recording: record
             .map(|directory| Recording::start(directory, &scenario.name, scenario.run.seed))
             .transpose()?,
-        patience: verdict::patience(sessions),
         journal,
-        sessions: Cell::new(0),
     };
     let found = match scenario.kind {
         Kind::Load => load::run(&ground),
@@ -181,7 +170,7 @@ pub fn run(
     let by_rounds = found.paired.is_some() || found.ladder.is_some();
     let if_disturbed = match by_rounds {
         true => "intervals may be wider for it",
-        false => "points that they disturbed were repeated, or are not measurements",
+        false => "latencies may be longer for it",
     };
     let mut facts: Vec<_> =
         Neighbours::fact(before, journal, if_disturbed).into_iter().chain(found.facts).collect();
@@ -190,24 +179,6 @@ pub fn run(
     facts.extend(ground.recording.as_ref().map(|recording| recording.fact()));
     facts.extend(ground.service.facts());
     facts.extend(link_facts);
-    let aside_of = |variants: &[VariantResult]| {
-        let points = variants.iter().flat_map(|variant| &variant.points);
-        let (aside, done) = points
-            .fold((0, 0), |(aside, done), point| (aside + point.set_aside, done + point.done));
-        100.0 * aside as f64 / (done as f64).max(1.0)
-    };
-    let of_each = found
-        .variants
-        .iter()
-        .map(|variant| format!("{} {:.1}%", variant.name, aside_of(std::slice::from_ref(variant))));
-    let set_aside = (
-        format!("{:.1}% of all latencies set aside", aside_of(&found.variants)),
-        format!(
-            "queued up while a CPU was taken away (a 10 us step took over 200 us); counted as served: {}",
-            of_each.collect::<Vec<_>>().join(", ")
-        ),
-    );
-    facts.extend((!by_rounds).then_some(set_aside));
     let result = RunResult {
         scenario: scenario.name.clone(),
         host: "user".to_owned(),

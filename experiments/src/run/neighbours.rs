@@ -1,8 +1,6 @@
 //! Other processes' use of this machine: figures taken beside a busy neighbour mean little.
 
-use std::collections::HashMap;
 use std::fs;
-use std::path::Path;
 
 use wave_workloads::cpu::{monotonic_ns, process_cpu_time_ns};
 
@@ -94,62 +92,6 @@ fn children_ticks(stat: &str) -> Option<u64> {
     Some(next()? + next()?)
 }
 
-/// Run time so far of each thread of other processes, to the nanosecond, and its last CPU. Without ended threads, and without
-/// those that this process may not see.
-#[derive(Debug, Default)]
-pub struct Tasks(HashMap<u32, Task>);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Task {
-    ran_ns: u64,
-    cpu: usize,
-}
-
-impl Tasks {
-    /// Measures now, without this process and its children.
-    pub fn now() -> Tasks {
-        let own = std::process::id();
-        let numbered = |path: &Path| -> Vec<u32> {
-            let entries = fs::read_dir(path).into_iter().flatten().flatten();
-            entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
-        };
-        let mut tasks = HashMap::new();
-        for process in numbered(Path::new("/proc")).into_iter().filter(|id| *id != own) {
-            let threads = Path::new("/proc").join(process.to_string()).join("task");
-            for thread in numbered(&threads) {
-                let read = |file| fs::read_to_string(threads.join(thread.to_string()).join(file));
-                // The thread may end meanwhile.
-                let (Ok(stat), Ok(times)) = (read("stat"), read("schedstat")) else { continue };
-                let Some((parent, cpu)) = parent_and_cpu(&stat) else { continue };
-                let ran_ns = times.split_ascii_whitespace().next().and_then(|ns| ns.parse().ok());
-                if let Some(ran_ns) = ran_ns.filter(|_| parent != own) {
-                    tasks.insert(thread, Task { ran_ns, cpu });
-                }
-            }
-        }
-        Tasks(tasks)
-    }
-
-    /// Run time since `before` of the threads whose last CPU is one of `cpus`.
-    pub fn ran_ns_since(&self, before: &Tasks, cpus: &[usize]) -> u64 {
-        let here = self.0.iter().filter(|(_, task)| cpus.contains(&task.cpu));
-        let ran = here.map(|(id, now)| {
-            let before = before.0.get(id).map_or(0, |task| task.ran_ns);
-            // If an id was reused for a new thread, its time starts again.
-            if now.ran_ns < before { now.ran_ns } else { now.ran_ns - before }
-        });
-        ran.sum()
-    }
-}
-
-/// A thread's parent process and its last CPU, from a line of `/proc/*/stat`.
-fn parent_and_cpu(stat: &str) -> Option<(u32, usize)> {
-    let (_, after_name) = stat.rsplit_once(')')?;
-    let mut fields = after_name.split_ascii_whitespace().skip(1);
-    let parent = fields.next()?.parse().ok()?;
-    Some((parent, fields.nth(34)?.parse().ok()?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,32 +106,5 @@ mod tests {
         let before = Neighbours { at_ns: 0, all_ns: 0, ours_ns: 0 };
         let after = Neighbours { at_ns: 1_000, all_ns: 1_700, ours_ns: 1_500 };
         assert_eq!(after.cpus_since(&before), 0.2);
-    }
-
-    #[test]
-    fn run_time_counts_only_these_cpus_and_restarts_for_reused_ids() {
-        let stat = "7 (a) b) S 42 7 7 0 -1 0 0 0 0 0 1 2 3 4 20 0 1 0 100 0 0 1 2 3 4 5 6 7 8 9 10 11 12 13 17 1 0 0 0";
-        assert_eq!(parent_and_cpu(stat), Some((42, 1)));
-        let tasks = |all: &[(u32, u64, usize)]| {
-            Tasks(all.iter().map(|&(id, ran_ns, cpu)| (id, Task { ran_ns, cpu })).collect())
-        };
-        let before = tasks(&[(1, 100, 0), (2, 100, 1), (3, 100, 1), (4, 100, 1)]);
-        let after = tasks(&[(1, 900, 0), (2, 107, 1), (3, 20, 1), (5, 3, 1)]);
-        assert_eq!(after.ran_ns_since(&before, &[1]), 7 + 20 + 3);
-    }
-
-    #[test]
-    fn own_process_and_children_are_left_out_of_tasks() {
-        let mut child = std::process::Command::new("cat")
-            .stdin(std::process::Stdio::piped())
-            .spawn()
-            .expect("cat can be started");
-        let seen = Tasks::now();
-        assert!(!seen.0.contains_key(&child.id()) && !seen.0.contains_key(&std::process::id()));
-        let parent = std::os::unix::process::parent_id();
-        let is_there = Path::new("/proc").join(parent.to_string()).exists();
-        assert!(seen.0.contains_key(&parent) || !is_there, "{parent}: {seen:?}");
-        drop(child.stdin.take());
-        child.wait().unwrap();
     }
 }

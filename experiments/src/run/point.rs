@@ -12,7 +12,6 @@ use super::Failure;
 use super::seating::Seating;
 use super::service::{Ranges, Work};
 use super::system::{Delta, System};
-use super::verdict::{Try, Watch};
 use crate::scenario::{Run, Workload};
 use wave_report::model::{ClassLatency, Cpu, Generator, Latency, Point, RangeCost};
 use wave_report::slug;
@@ -58,42 +57,14 @@ pub struct Outcome {
     pub account: Vec<(String, f64)>,
     /// Cost of its RANGEs; None without any.
     pub range: Option<RangeCost>,
-    /// Why the point is not a measurement, if other processes disturbed it.
-    pub disturbed: Option<String>,
 }
 
 impl Outcome {
     /// All samples of the trials of one load as one point. `None` without trials.
     pub fn pooled(trials: &[&Outcome]) -> Option<Outcome> {
-        let mut pooled = (*trials.first()?).clone();
+        let points: Vec<&measured::Point> = trials.iter().map(|trial| &trial.measured).collect();
+        let measured = pooled(&points)?;
         let count = trials.len() as f64;
-        let sum =
-            |of: fn(&measured::Point) -> u64| trials.iter().map(|trial| of(&trial.measured)).sum();
-        let most = |of: fn(&measured::GeneratorLag) -> u64| {
-            trials.iter().map(|trial| of(&trial.measured.generator)).max().unwrap_or(0)
-        };
-        let seconds: f64 = trials.iter().map(|trial| trial.measured.duration_s).sum();
-        let ended: f64 = trials
-            .iter()
-            .map(|trial| trial.measured.achieved_per_second * trial.measured.duration_s)
-            .sum();
-        pooled.measured = measured::Point {
-            offered_per_second: pooled.measured.offered_per_second,
-            achieved_per_second: ended / seconds,
-            sent: sum(|point| point.sent),
-            done: sum(|point| point.done),
-            set_aside: sum(|point| point.set_aside),
-            refused: sum(|point| point.refused),
-            duration_s: seconds,
-            classes: pooled_classes(trials),
-            generator: measured::GeneratorLag {
-                lag_p50_ns: most(|lag| lag.lag_p50_ns),
-                lag_p99_ns: most(|lag| lag.lag_p99_ns),
-                lag_max_ns: most(|lag| lag.lag_max_ns),
-                valid: true,
-                why_invalid: None,
-            },
-        };
         let mean = |of: fn(&Cpu) -> f64| {
             trials.iter().map(|trial| of(&trial.report.cpu)).sum::<f64>() / count
         };
@@ -104,20 +75,46 @@ impl Outcome {
         };
         let outcomes = trials.iter().flat_map(|trial| &trial.report.outcomes);
         let outcomes = summed(outcomes.cloned());
-        pooled.report = Point { outcomes, cpu, ..for_report(&pooled.measured, &Delta::default()) };
+        let report = Point { outcomes, cpu, ..for_report(&measured, &Delta::default()) };
         let accounts = trials.iter().flat_map(|trial| &trial.account);
         let accounts = accounts.map(|(part, ns)| (part.clone(), ns / count));
-        pooled.account = summed(accounts);
-        Some(pooled)
+        Some(Outcome { measured, report, account: summed(accounts), range: trials[0].range })
     }
 }
 
-/// The latencies of each class, over all trials.
-fn pooled_classes(trials: &[&Outcome]) -> Vec<measured::ClassLatency> {
-    let classes = trials.first().map(|trial| &trial.measured.classes[..]).unwrap_or_default();
+/// All samples of these points, which are of one load, as one point. `None` without points.
+pub fn pooled(points: &[&measured::Point]) -> Option<measured::Point> {
+    let offered_per_second = points.first()?.offered_per_second;
+    let sum = |of: fn(&measured::Point) -> u64| points.iter().map(|point| of(point)).sum();
+    let most = |of: fn(&measured::GeneratorLag) -> u64| {
+        points.iter().map(|point| of(&point.generator)).max().unwrap_or(0)
+    };
+    let duration_s: f64 = points.iter().map(|point| point.duration_s).sum();
+    let ended: f64 = points.iter().map(|point| point.achieved_per_second * point.duration_s).sum();
+    Some(measured::Point {
+        offered_per_second,
+        achieved_per_second: ended / duration_s,
+        sent: sum(|point| point.sent),
+        done: sum(|point| point.done),
+        refused: sum(|point| point.refused),
+        duration_s,
+        classes: pooled_classes(points),
+        generator: measured::GeneratorLag {
+            lag_p50_ns: most(|lag| lag.lag_p50_ns),
+            lag_p99_ns: most(|lag| lag.lag_p99_ns),
+            lag_max_ns: most(|lag| lag.lag_max_ns),
+            valid: true,
+            why_invalid: None,
+        },
+    })
+}
+
+/// The latencies of each class, over all points.
+fn pooled_classes(points: &[&measured::Point]) -> Vec<measured::ClassLatency> {
+    let classes = points.first().map(|point| &point.classes[..]).unwrap_or_default();
     let pooled = |class: &measured::ClassLatency| {
         let mut all = recorder::histogram();
-        let same = trials.iter().flat_map(|trial| &trial.measured.classes);
+        let same = points.iter().flat_map(|point| &point.classes);
         for text in same.filter(|other| other.name == class.name).map(|other| &other.histogram) {
             let latencies = recorder::decode(text).expect("this program has encoded it");
             all.add(latencies).expect("the bounds are the same");
@@ -143,40 +140,13 @@ fn summed<T: AddAssign>(values: impl Iterator<Item = (String, T)>) -> Vec<(Strin
     sums
 }
 
-impl Try for Outcome {
-    fn point(&self) -> &measured::Point {
-        &self.measured
-    }
-
-    fn disturbance(&self) -> Option<&str> {
-        self.disturbed.as_deref()
-    }
-
-    fn set_aside(&mut self, others: Vec<String>) {
-        self.report.other_tries = others;
-    }
-
-    fn invalidate(&mut self, why: &str) {
-        let measured = &mut self.measured.generator;
-        let all = match measured.why_invalid.take() {
-            Some(before) => format!("{why}; {before}"),
-            None => why.to_owned(),
-        };
-        (measured.valid, measured.why_invalid) = (false, Some(all.clone()));
-        let report = &mut self.report.generator;
-        (report.valid, report.why_invalid) = (false, Some(all));
-    }
-}
-
-/// Runs one point of a system seated by `seating`, on the calling thread, which is the generator. `watch` tells whether other
-/// processes disturbed it. Fails if requests were lost.
+/// Runs one point of a system with `cores` host cores, on the calling thread, which is the generator. Fails if requests were lost.
 pub fn run(
     system: &mut System,
     work: &Work,
     load: Load,
     settings: &Settings,
-    seating: &Seating,
-    watch: Option<Watch>,
+    cores: usize,
 ) -> Result<Outcome, Failure> {
     let per_second = load.rate_per_second();
     let before = system.sample();
@@ -194,15 +164,14 @@ pub fn run(
     if work.failed() > 0 {
         return Err(Failure::Check(format!("RocksDB failed {} GETs", work.failed())));
     }
-    let delta = Delta::between(&before, &after, seating.workers.len());
-    let disturbed = watch.and_then(|watch| watch.end(delta.agent_ns).disturbance());
+    let delta = Delta::between(&before, &after, cores);
     let measured = measured::Point::new(&report, &recorded);
     let counts: Vec<u64> = recorded.classes.iter().map(|(_, latencies)| latencies.len()).collect();
     let served = recorded.done + recorded.in_warm_up;
     let account = account(&delta, work.service().classes_ns(), &counts, served);
     let range = range_cost(work, work.ranges().since(ranges_before), &delta, &counts, served);
     let report = for_report(&measured, &delta);
-    Ok(Outcome { measured, report, account, range, disturbed })
+    Ok(Outcome { measured, report, account, range })
 }
 
 /// Cost of `ranges`, which were among `served` requests; `counts` are requests by class.
@@ -239,10 +208,8 @@ pub fn for_report(point: &measured::Point, delta: &Delta) -> Point {
         achieved_per_second: point.achieved_per_second,
         sent: point.sent,
         done: point.done,
-        set_aside: point.set_aside,
         refused: point.refused,
         duration_s: point.duration_s,
-        other_tries: Vec::new(),
         classes: point.classes.iter().map(class_for_report).collect(),
         generator: Generator {
             lag_p50_ns: lag.lag_p50_ns,

@@ -1,6 +1,5 @@
 //! Native systems for comparison with other models or measurements: the systems, seats and points of `wave run`, one at a time.
 
-use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +12,6 @@ use wave_user::ThreadKind;
 use wave_workloads::arrivals::{Load, Mix};
 use wave_workloads::cpu::{self, monotonic_ns};
 use wave_workloads::generator::{Request, Seat, Server, Settings};
-use wave_workloads::point::SearchResult;
 use wave_workloads::recorder::Window;
 
 use super::journal::Journal;
@@ -22,7 +20,6 @@ use super::point::{DRAIN_PATIENCE, Outcome};
 use super::seating::{self, Seating};
 use super::service::Service;
 use super::session::Session;
-use super::verdict::saturation;
 use super::{Failure, Ground};
 use crate::live::Feed;
 use crate::measure::Preempted;
@@ -131,9 +128,14 @@ impl Native {
         Ok(work())
     }
 
-    /// Number of CPUs that this process may use.
-    pub fn cpus(&self) -> usize {
-        self.cpus.len()
+    /// The CPUs that this process may use.
+    pub fn cpus(&self) -> &[usize] {
+        &self.cpus
+    }
+
+    /// Starts to watch them for other processes: for [`Machine::since`](super::rounds::Machine::since).
+    pub fn watch(&self) -> Option<Neighbours> {
+        Neighbours::on(&self.cpus)
     }
 
     /// Runs work while the calling thread, and what it starts, may use only the first `count` CPUs.
@@ -145,19 +147,6 @@ impl Native {
         let cpus = &self.cpus[..self.cpus.len().min(count.into())];
         cpu::pin_current_thread_to(cpus).map_err(Failure::cannot)?;
         work()
-    }
-
-    /// CPUs that other users' processes use, measured over `span`.
-    pub fn neighbours(&self, span: Duration) -> f64 {
-        self.neighbours_during(|| std::thread::sleep(span)).1
-    }
-
-    /// CPUs that other users' processes used during `work`, which waits for every agent that it starts.
-    pub fn neighbours_during<R>(&self, work: impl FnOnce() -> R) -> (R, f64) {
-        let before = Neighbours::now();
-        let result = work();
-        let used = before.zip(Neighbours::now());
-        (result, used.map_or(0.0, |(before, now)| now.cpus_since(&before)))
     }
 
     /// Rings a doorbell for a thread that sleeps on a host core's CPU, `rounds` times with `rest` in between. Returns
@@ -214,10 +203,7 @@ impl Native {
             progress: Progress::new(0, true),
             feed: Feed::default(),
             recording: None,
-            // The caller repeats points itself.
-            patience: Duration::ZERO,
             journal: &Journal::none(),
-            sessions: Cell::new(0),
         };
         let seat = if self.seating().generator_yields { Seat::Shared } else { Seat::Own };
         work(&mut Bench { session: Session::start(&ground, variant)?, seat })
@@ -248,19 +234,6 @@ impl Bench<'_> {
         self.session.terms().load(per_second)
     }
 
-    /// Searches for saturation as a scenario does. An error if other processes disturbed it so much that it is unknown.
-    pub fn search(
-        &mut self,
-        low: f64,
-        high: f64,
-        probes: u32,
-    ) -> Result<(SearchResult, bool), Failure> {
-        let mut result = self.session.search(low, high, probes)?;
-        let known = saturation(&result.points, self.session.limits());
-        result.saturation_per_second = known.clone().unwrap_or(None);
-        Ok((result, known.is_err()))
-    }
-
     /// Runs `load` for `measured` after `warm_up`.
     pub fn run(
         &mut self,
@@ -271,7 +244,7 @@ impl Bench<'_> {
         let mut settings = Settings::new(measured, warm_up, self.seat);
         // A burst is late by design.
         settings.give_up_lag_ns = u64::MAX;
-        self.session.load(load, &settings)
+        Ok(self.session.load(load, &settings)?.0)
     }
 
     /// Nanoseconds per yield of the CPU, to an agent that finds nothing to do, or to nothing; for each of `rounds` groups of

@@ -4,24 +4,26 @@
 //! random order; rows at the same load get the same arrivals. Nothing is repeated or left out because of how a row fared.
 
 mod conclusion;
+mod curves;
 #[cfg(test)]
 mod known;
 
-pub(super) use conclusion::{Machine, samples_of};
+pub(crate) use conclusion::{Machine, of as conclude};
+pub(crate) use curves::{At, Curves, Rounds, samples_of};
 
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use wave_compare::Estimate;
 use wave_workloads::generator::Settings;
-use wave_workloads::point::Limits;
 
 use super::load::Row;
 use super::neighbours::Neighbours;
 use super::point::Outcome;
 use super::preemptions::Preempted;
-use super::session::{Session, variant_found};
-use super::{Failure, Found, Ground, limits};
+use super::session::Session;
+use super::{Failure, Found, Ground, compare, limits, variant_result};
+use crate::scenario::Trials;
 use wave_report::model::{Figure, VariantResult};
 
 /// One trial of a row in a round, as kept in the journal.
@@ -50,24 +52,29 @@ pub(super) struct Alive<'a, 'g> {
     loads: Vec<AtLoad>,
 }
 
-/// Runs `rounds` rounds of `rows` at `loads`.
-pub(super) fn run<'a>(
-    ground: &'a Ground<'a>,
-    rows: &[Row],
-    loads: &[f64],
-    rounds: u32,
-) -> Result<Found, Failure> {
+/// Runs all rounds of `rows`.
+pub(super) fn run<'a>(ground: &'a Ground<'a>, rows: &[Row]) -> Result<Found, Failure> {
     let started = Instant::now();
     let neighbours = Neighbours::on(&ground.cpus);
-    let mut found = Found::default();
-    let limits = limits(&ground.scenario.workload);
+    let (scenario, mut found) = (ground.scenario, Found::default());
+    let (run, class) = (&scenario.run, limits(&scenario.workload).class);
     let mut of_rows = Vec::new();
-    for alive in all(ground, rows, loads, rounds, started)? {
-        of_rows.push(alive.end(&limits, &mut found));
+    for alive in all(ground, rows, &run.loads(), started)? {
+        of_rows.push(alive.end(&mut found));
     }
-    let (machine, seed) = (Machine::since(neighbours, &ground.cpus), ground.scenario.run.seed);
-    found.paired = conclusion::of(&found.variants, &of_rows, &limits.class, machine, seed);
-    found.facts.push(terms(ground, rounds));
+    let machine = Machine::since(neighbours, &ground.cpus);
+    let names = rows.iter().map(|row| row.variant.name.clone());
+    let seen = of_rows.iter().map(|loads| loads.iter().map(AtLoad::seen).collect());
+    if let Some(curves) = Curves::of(names.zip(seen), &class, run.seed) {
+        let reference = match &run.compare {
+            Some(compare) => rows.iter().position(|row| row.variant.name == compare.with),
+            None => None,
+        };
+        let reference = reference.unwrap_or_else(|| conclusion::reference(&found.variants));
+        found.paired = Some(conclusion::of(&curves, reference, At::LowestAtTop, machine));
+        compare::in_rounds(ground, rows, &of_rows, &curves, &mut found);
+    }
+    found.facts.push(terms(ground));
     Ok(found)
 }
 
@@ -76,12 +83,11 @@ pub(super) fn all<'a>(
     ground: &'a Ground<'a>,
     rows: &'a [Row],
     loads: &[f64],
-    rounds: u32,
     started: Instant,
 ) -> Result<Vec<Alive<'a, 'a>>, Failure> {
     let start = |row| Alive::start(ground, row, loads);
     let mut alive: Vec<_> = rows.iter().map(start).collect::<Result<_, Failure>>()?;
-    let seed = ground.scenario.run.seed;
+    let (seed, rounds) = (ground.scenario.run.seed, ground.scenario.run.trials().rounds);
     for round in 0..u64::from(rounds) {
         ground.begin(&format!("round {} of {rounds}", round + 1));
         // Neighbours in time are what is compared: all rows at one load, then all at the next.
@@ -96,21 +102,26 @@ pub(super) fn all<'a>(
 }
 
 /// The median of a figure over rounds, with its interval if there are enough of them.
-pub(in crate::run) fn over_rounds(rounds: &[f64]) -> Figure {
+pub(crate) fn over_rounds(rounds: &[f64]) -> Figure {
     let value = wave_compare::median(rounds).unwrap_or(0.0);
     let interval = Estimate::of_rounds(rounds).map(|estimate| (estimate.low, estimate.high));
     Figure { value, interval }
 }
 
 /// A fact: what a round is.
-pub(super) fn terms(ground: &Ground<'_>, rounds: u32) -> (String, String) {
-    let run = &ground.scenario.run;
+pub(super) fn terms(ground: &Ground<'_>) -> (String, String) {
+    of_trials(ground.scenario.run.trials())
+}
+
+/// The same for these trials.
+pub(super) fn of_trials(trials: Trials) -> (String, String) {
+    let Trials { rounds, warmup_seconds, measured_seconds } = trials;
     (
         format!("{rounds} rounds: every row runs each load once, in random order"),
         format!(
             "{:.0} ms measured after {:.0} ms of warm-up, the same arrivals at the same load; all trials count",
-            (run.seconds - run.warmup_seconds) * 1e3,
-            run.warmup_seconds * 1e3
+            measured_seconds * 1e3,
+            warmup_seconds * 1e3
         ),
     )
 }
@@ -130,6 +141,11 @@ fn lost_agents(row: &Row, loads: &[AtLoad]) -> Option<(String, String)> {
 impl AtLoad {
     pub fn outcomes(&self) -> Vec<&Outcome> {
         self.trials.iter().map(|trial| &trial.outcome).collect()
+    }
+
+    fn seen(&self) -> Rounds<'_> {
+        let trials = self.trials.iter().map(|trial| (&trial.outcome.measured, trial.at_s));
+        Rounds { per_second: self.per_second, trials: trials.collect() }
     }
 }
 
@@ -190,7 +206,7 @@ impl<'a, 'g> Alive<'a, 'g> {
         settings: &Settings,
         started: Instant,
     ) -> Result<(), Failure> {
-        let (at, round) = (self.loads.len(), ground.scenario.run.rounds.into());
+        let (at, round) = (self.loads.len(), ground.scenario.run.trials().rounds.into());
         let key = format!("once, {}: {per_second}", self.row.variant.name);
         self.loads.push(AtLoad { per_second, trials: Vec::new() });
         self.trial_for(ground, at, &key, round, settings, started)
@@ -207,7 +223,7 @@ impl<'a, 'g> Alive<'a, 'g> {
     }
 
     /// Stops the system. Adds the variant's result, without a saturation, and facts about it.
-    pub(super) fn end(self, limits: &Limits, found: &mut Found) -> Vec<AtLoad> {
+    pub(super) fn end(self, found: &mut Found) -> Vec<AtLoad> {
         let Alive { row, session, loads } = self;
         let preempted = session.preemptions();
         if let Some(preempted) = &preempted {
@@ -216,25 +232,18 @@ impl<'a, 'g> Alive<'a, 'g> {
         }
         drop(session);
         found.facts.extend(lost_agents(row, &loads));
-        let pooled: Vec<Outcome> =
+        let mut pooled: Vec<Outcome> =
             loads.iter().filter_map(|load| Outcome::pooled(&load.outcomes())).collect();
-        let highest = pooled
-            .iter()
-            .max_by(|a, b| a.measured.offered_per_second.total_cmp(&b.measured.offered_per_second));
+        let load = |outcome: &Outcome| outcome.measured.offered_per_second;
+        pooled.sort_by(|a, b| load(a).total_cmp(&load(b)));
         // Of the same load for every row.
-        let account = highest.filter(|outcome| !outcome.account.is_empty());
-        let account_per_second = account.map(|outcome| outcome.measured.offered_per_second);
-        let account = account.map(|outcome| outcome.account.clone()).unwrap_or_default();
+        let account = pooled.last().filter(|outcome| !outcome.account.is_empty());
         found.variants.push(VariantResult {
             preemptions: preempted.map(|preempted| preempted.report()),
-            // Rounds are disturbed differently, so no saturation is derived from them.
-            saturation_per_second: None,
-            not_measurable: None,
-            saturation_by_limit: Vec::new(),
-            limits_not_measurable: Vec::new(),
-            account,
-            account_per_second,
-            ..variant_found(&row.variant, limits, pooled)
+            account_per_second: account.map(load),
+            account: account.map(|outcome| outcome.account.clone()).unwrap_or_default(),
+            points: pooled.into_iter().map(|outcome| outcome.report).collect(),
+            ..variant_result(&row.variant)
         });
         loads
     }

@@ -196,9 +196,6 @@ impl Work {
                 if served.stalled_ns > 0 {
                     self.ranges.stalled_ns.fetch_add(served.stalled_ns, Ordering::Relaxed);
                 }
-                if served.machine_stalled {
-                    self.recorder.stalled();
-                }
             }
             Err(_) => {
                 self.failed.fetch_add(1, Ordering::Relaxed);

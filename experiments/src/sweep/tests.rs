@@ -86,7 +86,6 @@ impl Runner for Formula {
             achieved_per_second: load_per_second * served,
             sent: 1000,
             done: (1000.0 * served).ceil() as u64,
-            set_aside: 0,
             refused: 0,
             duration_s: 1000.0 / load_per_second,
             classes: vec![ClassLatency {

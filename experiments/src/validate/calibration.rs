@@ -298,6 +298,6 @@ fn simulate(model: &Model, subjects: &Subjects) -> Result<Found, Failure> {
 
 impl Subjects {
     fn load(&self, per_second: f64) -> Result<wave_workloads::arrivals::Load, Failure> {
-        super::load(&self.scenario, per_second)
+        super::load(&self.scenario, per_second, self.scenario.run.seed)
     }
 }

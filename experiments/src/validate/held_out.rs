@@ -1,23 +1,21 @@
-//! The held-out points, to which nothing was fitted: their definition, native runs and simulations.
+//! The held-out systems, to which nothing was fitted: their definition, native rounds and simulated ones.
 
 use std::time::Duration;
 
-use wave_workloads::point::{self, Limits, SearchResult};
+use wave_compare::{Interval, Spread};
+use wave_workloads::point::{self, Limits, Point};
 
-use super::calibration::{SERVICE_US, median, quantiles};
+use super::calibration::{SERVICE_US, quantiles};
 use super::model::Model;
 use crate::run::probe::Native;
-use crate::scenario::{Scenario, Scheduler, Variant};
+use crate::run::rounds::{At, Curves, Rounds};
+use crate::scenario::{Scenario, Scheduler, Trials, Variant};
 use wave_lab::Failure;
+use wave_report::model::{Bound, Figure};
 
-/// Length of a native run; its beginning is not counted.
-const SECONDS: f64 = 0.25;
-/// Number of runs of the same requests; a latency is their median. A machine that stalls for milliseconds several times a
-/// second spoils the tail of one run in two or three.
-const RUNS: usize = 7;
-/// Minimum number of undisturbed runs.
-const RUNS_MIN: usize = 3;
-const WARM_UP_SECONDS: f64 = 0.05;
+/// Length of a trial, and its first part, which is not counted.
+const SECONDS: f64 = 0.12;
+const WARM_UP_SECONDS: f64 = 0.02;
 /// The papers' share of RANGE queries.
 const RANGES: f64 = 0.005;
 /// Their service time here. With the papers' 10 ms a native run would have ten of them, and its tail would be determined by
@@ -32,58 +30,45 @@ const LONG: f64 = 0.1;
 const SHORT_SPIN_US: u64 = 5;
 /// The policy that preempts them, with the papers' slice.
 const SHINJUKU: &str = "shinjuku:slice_us=30";
-/// Maximum number of loads in a search for saturation, in a range around the prediction.
+/// The simulated search for the saturation around which both sides offer loads.
 const PROBES: u32 = 9;
 const RANGE: (f64, f64) = (0.45, 1.6);
+const SEARCH: Duration = Duration::from_millis(250);
+/// Loads around the saturation, as shares of the predicted one.
+const AROUND: [f64; 5] = [0.8, 0.9, 1.0, 1.1, 1.2];
 
-/// The figure to determine of a system.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Question {
-    /// The highest load that it serves.
-    Saturation,
-    /// Latency at this share of its predicted saturation.
-    Latency(f64),
-}
-
-/// A point to which nothing was fitted.
+/// A system to which nothing was fitted.
 #[derive(Clone, Debug)]
 pub struct HeldOut {
-    /// Name of the load in results.
     pub name: String,
     /// The scenario, except for the load.
-    pub scenario: Scenario,
-    pub variant: Variant,
-    pub question: Question,
-    /// Index of the system; points of the same system share it.
-    pub system: usize,
+    scenario: Scenario,
+    variant: Variant,
+    /// Loads at which latency is compared, as shares of the predicted saturation.
+    shares: Vec<f64>,
 }
 
-/// The result, native or simulated.
-#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
-pub struct Answer {
-    /// Requests per second: the load, or the saturation.
-    pub per_second: f64,
-    /// Median latency in nanoseconds; None for a saturation.
+/// One figure of a system, predicted and measured.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Compared {
+    pub name: String,
+    pub policy: String,
+    /// The load, or the measured saturation.
+    pub load_per_second: f64,
+    /// The load that is served at the limit on the p99, or the p99 in nanoseconds.
+    pub predicted: f64,
+    pub measured: f64,
+    /// Predicted over measured, minus 1, with the same rounds for both.
+    pub rel_error: Figure,
+    /// What it is a bound of.
+    pub bound: Option<Bound>,
+    /// Median latencies in nanoseconds, predicted and measured; None for a saturation.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub p50_ns: Option<f64>,
-    /// p99 in nanoseconds; None for a saturation.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub p99_ns: Option<f64>,
+    pub p50_ns: Option<[f64; 2]>,
+    pub is_saturation: bool,
 }
 
-impl Answer {
-    fn latency(per_second: f64, point: &point::Point) -> Answer {
-        let [p50_ns, p99_ns] = quantiles(point).map(Some);
-        Answer { per_second, p50_ns, p99_ns }
-    }
-
-    fn saturation(result: &SearchResult) -> Answer {
-        let per_second = result.saturation_per_second.unwrap_or(f64::NAN);
-        Answer { per_second, ..Answer::default() }
-    }
-}
-
-/// The points, in the order in which they run.
+/// The systems, in the order in which they run.
 pub fn all(native: &Native, quick: bool, seed: u64) -> Vec<HeldOut> {
     let gets = |service_us: f64| {
         assert!(
@@ -96,7 +81,7 @@ pub fn all(native: &Native, quick: bool, seed: u64) -> Vec<HeldOut> {
         let scenario = gets(service_us);
         let variant = scenario.variants[rung].clone();
         let name = format!("{}, {service_us} us", variant.name);
-        system(&name, scenario, variant, shares)
+        HeldOut { name, scenario, variant, shares: shares.to_vec() }
     };
     let shinjuku = |shares: &[f64]| {
         let scenario = native.with_ranges(gets(10.0), RANGES);
@@ -106,20 +91,20 @@ pub fn all(native: &Native, quick: bool, seed: u64) -> Vec<HeldOut> {
         }
         let (name, ranges) = (&variant.name, 100.0 * RANGES);
         let name = format!("{name}, Shinjuku, 10 us and {ranges}% of {RANGE_US} us");
-        system(&name, scenario, variant, shares)
+        HeldOut { name, scenario, variant, shares: shares.to_vec() }
     };
     let mixed = |shares: &[f64]| {
         let scenario = native.with_long_gets(gets(SHORT_US), LONG_US, LONG);
         let variant = scenario.variants[0].clone();
         let name = format!("{}, {SHORT_US} us and {}% of {LONG_US} us", variant.name, 100.0 * LONG);
-        system(&name, scenario, variant, shares)
+        HeldOut { name, scenario, variant, shares: shares.to_vec() }
     };
     let changed = |what: &str, shares: &[f64], change: fn(&mut Variant)| {
         let scenario = gets(10.0);
         let mut variant = scenario.variants[0].clone();
         change(&mut variant);
         let name = format!("{}, {what}, 10 us", variant.name);
-        system(&name, scenario, variant, shares)
+        HeldOut { name, scenario, variant, shares: shares.to_vec() }
     };
     let spins_briefly = |shares: &[f64]| {
         let what = format!("spin {SHORT_SPIN_US} us");
@@ -153,31 +138,7 @@ pub fn all(native: &Native, quick: bool, seed: u64) -> Vec<HeldOut> {
         systems.push(spins_briefly(&[0.25, 0.5]));
         systems.push(one_staged(&[0.7]));
     }
-    let numbered = systems.into_iter().enumerate();
-    numbered
-        .flat_map(|(system, points)| {
-            points.into_iter().map(move |point| HeldOut { system, ..point })
-        })
-        .collect()
-}
-
-/// The points of one system: its saturation, and latencies at shares of it.
-fn system(name: &str, scenario: Scenario, variant: Variant, shares: &[f64]) -> Vec<HeldOut> {
-    let asked = shares.iter().map(|&share| Question::Latency(share));
-    let point = |question| {
-        let what = match question {
-            Question::Saturation => "saturation".to_owned(),
-            Question::Latency(share) => format!("at {:.0}%", 100.0 * share),
-        };
-        HeldOut {
-            name: format!("{name}, {what}"),
-            scenario: scenario.clone(),
-            variant: variant.clone(),
-            question,
-            system: 0,
-        }
-    };
-    [Question::Saturation].into_iter().chain(asked).map(point).collect()
+    systems
 }
 
 impl HeldOut {
@@ -188,14 +149,12 @@ impl HeldOut {
     }
 
     /// The limits apply to GETs, as in every scenario.
-    fn limits(&self) -> Limits {
+    fn limits() -> Limits {
         Limits::default()
     }
 
-    fn times(&self) -> (Duration, Duration) {
-        let run = &self.scenario.run;
-        let warm_up = Duration::from_secs_f64(run.warmup_seconds);
-        (warm_up, Duration::from_secs_f64(run.seconds - run.warmup_seconds))
+    fn trials(&self) -> Trials {
+        self.scenario.run.trials()
     }
 
     /// Saturation if nothing but the service took time: start of the first search.
@@ -206,78 +165,167 @@ impl HeldOut {
         1e6 * total / busy_us
     }
 
-    /// The simulator's answer. `saturation` is the system's, once predicted.
-    pub fn predict(&self, model: &Model, saturation: Option<f64>) -> Result<Answer, Failure> {
+    /// The loads of a round, in ascending order, given the predicted saturation: those at which latency is compared, and those
+    /// around it.
+    fn loads(&self, saturation: f64) -> Vec<f64> {
+        let mut shares: Vec<f64> = self.shares.iter().chain(&AROUND).copied().collect();
+        shares.sort_by(f64::total_cmp);
+        shares.dedup();
+        shares.into_iter().map(|share| share * saturation).collect()
+    }
+
+    /// The predicted saturation.
+    pub fn saturation(&self, model: &Model) -> Result<f64, Failure> {
         let simulated = model.simulated(&self.scenario, &self.variant)?;
-        let (warm_up, measured) = self.times();
         let mut failure = None;
-        let run = |per_second: f64| {
-            let load = super::load(&self.scenario, per_second)?;
-            let (warm_up, measured) = (warm_up.as_nanos() as u64, measured.as_nanos() as u64);
-            model.run(&simulated, &load, warm_up, measured)
-        };
-        if let (Question::Latency(share), Some(saturation)) = (self.question, saturation) {
-            let per_second = share * saturation;
-            return Ok(Answer::latency(per_second, &run(per_second)?));
-        }
-        // A coarse search first, then the same search as in the native runs.
         let mut found = None;
+        // A coarse search first.
         for _ in 0..2 {
             let around = found.unwrap_or(self.ideal() / 2.0);
             let search = |per_second| {
-                run(per_second).unwrap_or_else(|error| {
+                let load = super::load(&self.scenario, per_second, self.scenario.run.seed);
+                let warm_up_ns = (WARM_UP_SECONDS * 1e9) as u64;
+                let run = load.and_then(|load| {
+                    model.run(&simulated, &load, warm_up_ns, SEARCH.as_nanos() as u64)
+                });
+                run.unwrap_or_else(|error| {
                     failure.get_or_insert(error);
                     crate::run::failed_point(per_second)
                 })
             };
-            let (low, high) = range(around);
-            let result = point::search(search, low, high, PROBES as usize, &self.limits());
+            let (low, high) = (RANGE.0 * around, RANGE.1 * around);
+            let result = point::search(search, low, high, PROBES as usize, &Self::limits());
             found = result.saturation_per_second;
             if found.is_none() {
                 break;
             }
         }
         failure.map_or(Ok(()), Err)?;
-        let per_second = found.unwrap_or(f64::NAN);
-        Ok(Answer { per_second, ..Answer::default() })
+        found.ok_or_else(|| Failure::Check(format!("{}: no saturation is predicted", self.name)))
     }
 
-    /// This machine's answer, and whether it was disturbed. `saturation` is the predicted one, around which both sides search.
-    pub fn measure(&self, native: &Native, saturation: f64) -> Result<(Answer, bool), Failure> {
-        let (warm_up, measured) = self.times();
-        native.with(&self.scenario, &self.variant, |bench| match self.question {
-            Question::Saturation => {
-                let (low, high) = range(saturation);
-                let (result, disturbed) = bench.search(low, high, PROBES)?;
-                Ok((Answer::saturation(&result), disturbed))
-            }
-            Question::Latency(share) => {
-                let per_second = share * saturation;
-                let mut all = Vec::new();
-                for _ in 0..RUNS {
-                    let outcome = bench.run(bench.poisson(per_second), warm_up, measured)?;
-                    let disturbed =
-                        outcome.disturbed.is_some() || !outcome.measured.generator.valid;
-                    all.push((Answer::latency(per_second, &outcome.measured), disturbed));
+    /// The simulator's trials at the loads around this saturation, a list for each load.
+    pub fn predict(
+        &self,
+        model: &Model,
+        saturation: f64,
+        rounds: u64,
+    ) -> Result<Vec<Vec<Point>>, Failure> {
+        let simulated = model.simulated(&self.scenario, &self.variant)?;
+        let trials = self.trials();
+        let [warm_up_ns, measured_ns] =
+            [trials.warmup_seconds, trials.measured_seconds].map(|seconds| (seconds * 1e9) as u64);
+        let trial = |per_second: f64, round: u64| {
+            let load = super::load(&self.scenario, per_second, self.seed(round))?;
+            model.run(&simulated, &load, warm_up_ns, measured_ns)
+        };
+        let of_load = |load: f64| (0..rounds).map(|round| trial(load, round)).collect();
+        self.loads(saturation).into_iter().map(of_load).collect()
+    }
+
+    /// This machine's trials at the same loads, with the same arrivals. `step` is called with each round before (false) and after
+    /// it.
+    pub fn measure(
+        &self,
+        native: &Native,
+        saturation: f64,
+        rounds: u64,
+        step: impl Fn(u64, bool),
+    ) -> Result<Vec<Vec<Point>>, Failure> {
+        let trials = self.trials();
+        let [warm_up, measured] =
+            [trials.warmup_seconds, trials.measured_seconds].map(Duration::from_secs_f64);
+        let loads = self.loads(saturation);
+        let mut of_loads: Vec<Vec<Point>> = loads.iter().map(|_| Vec::new()).collect();
+        native.with(&self.scenario, &self.variant, |bench| {
+            for round in 0..rounds {
+                step(round, false);
+                for at in wave_compare::order(self.scenario.run.seed, round, loads.len()) {
+                    let load = super::load(&self.scenario, loads[at], self.seed(round))?;
+                    of_loads[at].push(bench.run(load, warm_up, measured)?.measured);
                 }
-                let calm = all.iter().filter(|(_, disturbed)| !disturbed).count() >= RUNS_MIN;
-                if calm {
-                    all.retain(|(_, disturbed)| !disturbed);
-                }
-                let middle = |of: fn(&Answer) -> Option<f64>| {
-                    Some(median(
-                        &mut all.iter().filter_map(|(answer, _)| of(answer)).collect::<Vec<_>>(),
-                    ))
-                };
-                let (p50_ns, p99_ns) =
-                    (middle(|answer| answer.p50_ns), middle(|answer| answer.p99_ns));
-                Ok((Answer { per_second, p50_ns, p99_ns }, !calm))
+                step(round, true);
             }
-        })
+            Ok(())
+        })?;
+        Ok(of_loads)
+    }
+
+    fn seed(&self, round: u64) -> u64 {
+        self.scenario.run.seed.wrapping_add(round)
+    }
+
+    /// Compares the trials of both sides: the saturation first, then the latency at each of the system's shares.
+    pub fn compare(
+        &self,
+        saturation: f64,
+        predicted: &[Vec<Point>],
+        measured: &[Vec<Point>],
+    ) -> Vec<Compared> {
+        let (loads, limits) = (self.loads(saturation), Self::limits());
+        let seen = |side: &'static str, of_loads| (side.to_owned(), rounds(&loads, of_loads));
+        let sides = [seen("predicted", predicted), seen("measured", measured)];
+        let seed = self.scenario.run.seed;
+        let Some(curves) = Curves::of(sides.into_iter(), &limits.class, seed) else {
+            return Vec::new();
+        };
+        let limit_ns = limits.p99_ns as f64;
+        let [served, found] = [0, 1].map(|row| curves.served(row, limit_ns));
+        let share = curves.share(0, 1, At::Ns(limit_ns));
+        let error = |ratio: f64, low: f64, high: f64| Figure {
+            value: ratio - 1.0,
+            interval: Some((low - 1.0, high - 1.0)),
+        };
+        let nothing = Figure { value: f64::NAN, interval: None };
+        let row = |what: String, is_saturation| Compared {
+            name: format!("{}, {what}", self.name),
+            policy: self.policy().to_owned(),
+            load_per_second: found.load(),
+            predicted: served.load(),
+            measured: found.load(),
+            rel_error: nothing,
+            bound: None,
+            p50_ns: None,
+            is_saturation,
+        };
+        let mut rows = vec![Compared {
+            rel_error: share.as_ref().map_or(nothing, |of| error(of.ratio, of.low, of.high)),
+            bound: share.and_then(|of| of.bound),
+            ..row("saturation".to_owned(), true)
+        }];
+        for share in &self.shares {
+            let Some(at) = loads.iter().position(|load| *load == share * saturation) else {
+                continue;
+            };
+            let [[p50, p99], [own_p50, own_p99]] = [&predicted[at], &measured[at]].map(|points| {
+                let all: Vec<[f64; 2]> = points.iter().map(quantiles).collect();
+                [0, 1].map(|which| all.iter().map(|of| of[which]).collect::<Vec<f64>>())
+            });
+            let quiet = |values: &[f64], drawn: &[usize]| {
+                let drawn: Vec<f64> = drawn.iter().map(|round| values[*round]).collect();
+                Spread::of(&drawn).map_or(f64::NAN, |spread| spread.quiet)
+            };
+            let all: Vec<usize> = (0..p99.len()).collect();
+            let of_tails = Interval::resampled(all.len(), seed, |drawn| {
+                quiet(&p99, drawn) / quiet(&own_p99, drawn)
+            });
+            rows.push(Compared {
+                load_per_second: loads[at],
+                predicted: quiet(&p99, &all),
+                measured: quiet(&own_p99, &all),
+                rel_error: of_tails.map_or(nothing, |of| error(of.value, of.low, of.high)),
+                p50_ns: Some([quiet(&p50, &all), quiet(&own_p50, &all)]),
+                ..row(format!("at {:.0}%", 100.0 * share), false)
+            });
+        }
+        rows
     }
 }
 
-/// Lowest and highest load of a search around a prediction.
-fn range(around: f64) -> (f64, f64) {
-    (RANGE.0 * around, RANGE.1 * around)
+fn rounds<'a>(loads: &[f64], of_loads: &'a [Vec<Point>]) -> Vec<Rounds<'a>> {
+    let of_load = |(per_second, points): (&f64, &'a Vec<Point>)| Rounds {
+        per_second: *per_second,
+        trials: points.iter().map(|point| (point, 0.0)).collect(),
+    };
+    loads.iter().zip(of_loads).map(of_load).collect()
 }

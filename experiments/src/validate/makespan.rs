@@ -11,8 +11,9 @@ use wave_sim::recorded;
 use wave_workloads::cpu::monotonic_ns;
 
 use super::Runner;
-use super::calibration::median;
 use crate::record::{self, Recording};
+use crate::run::rounds::over_rounds;
+use wave_report::model::Figure;
 
 /// Three pipelines of about a third of a second of CPU time each.
 const SCRIPT: &str = "for program in head gzip md5sum; do command -v $program >/dev/null || exit 127; done; \
@@ -32,14 +33,8 @@ pub struct Makespan {
     pub predicted_ns: f64,
     /// Median of the native runs.
     pub measured_ns: f64,
-    /// The shortest and the longest native run.
-    pub measured_range_ns: [f64; 2],
-    /// Number of native runs that count.
-    pub repeats: usize,
-    /// Whether each of them, or its recording, was disturbed.
-    pub disturbed: bool,
-    /// Predicted over measured, minus 1.
-    pub rel_error: f64,
+    /// Predicted over measured in the same round, minus 1.
+    pub rel_error: Figure,
 }
 
 /// One number of cores, and its answers so far.
@@ -54,7 +49,6 @@ pub struct Row {
 struct Answer {
     predicted_ns: f64,
     measured_ns: f64,
-    disturbed: bool,
 }
 
 /// The rows, in the order in which they run.
@@ -83,12 +77,12 @@ pub fn ask(
     let cores_max = rows.iter().map(|row| row.cores).max().unwrap_or(1);
     let native = &runner.native;
     progress.begin("recording three pipelines");
-    let recorded = runner.undisturbed(|| native.on_cpus(cores_max, || record::command(&PROGRAM)));
+    let recorded = native.on_cpus(cores_max, || record::command(&PROGRAM));
     progress.end();
-    let (Recording { workload, exit_code, .. }, recording_disturbed) = match recorded {
-        (Ok(recording), disturbed) => (recording, disturbed),
-        (Err(Failure::Cannot(why)), _) => return Ok(Err(why)),
-        (Err(failure), _) => return Err(failure),
+    let Recording { workload, exit_code, .. } = match recorded {
+        Ok(recording) => recording,
+        Err(Failure::Cannot(why)) => return Ok(Err(why)),
+        Err(failure) => return Err(failure),
     };
     if exit_code != Some(0) {
         return Ok(Err("head, gzip and md5sum are needed".to_owned()));
@@ -102,11 +96,9 @@ pub fn ask(
             let unfinished = replayed.unfinished;
             return Err(Failure::Check(format!("{name}: {unfinished} threads did not end")));
         }
-        let (measured_ns, disturbed) = runner.undisturbed(|| native.on_cpus(*cores, run));
         answers.push(Answer {
             predicted_ns: replayed.schedule.makespan_ns as f64,
-            measured_ns: measured_ns?,
-            disturbed: disturbed || recording_disturbed,
+            measured_ns: native.on_cpus(*cores, run)?,
         });
         progress.end();
     }
@@ -128,25 +120,17 @@ impl Row {
 
     /// The comparison; None without an answer.
     pub fn compare(&self) -> Option<Makespan> {
-        let disturbed = self.answers.iter().all(|answer| answer.disturbed);
-        let counts = || self.answers.iter().filter(|answer| disturbed || !answer.disturbed);
-        let measured = || counts().map(|answer| answer.measured_ns);
-        counts().next()?;
-        let predicted_ns =
-            median(&mut counts().map(|answer| answer.predicted_ns).collect::<Vec<_>>());
-        let measured_ns = median(&mut measured().collect::<Vec<_>>());
+        let median = |of: fn(&Answer) -> f64| {
+            wave_compare::median(&self.answers.iter().map(of).collect::<Vec<f64>>())
+        };
+        let errors =
+            self.answers.iter().map(|answer| answer.predicted_ns / answer.measured_ns - 1.0);
         Some(Makespan {
             name: self.name.clone(),
             cores: self.cores,
-            predicted_ns,
-            measured_ns,
-            measured_range_ns: [
-                measured().fold(f64::INFINITY, f64::min),
-                measured().fold(0.0, f64::max),
-            ],
-            repeats: counts().count(),
-            disturbed,
-            rel_error: predicted_ns / measured_ns - 1.0,
+            predicted_ns: median(|answer| answer.predicted_ns)?,
+            measured_ns: median(|answer| answer.measured_ns)?,
+            rel_error: over_rounds(&errors.collect::<Vec<f64>>()),
         })
     }
 }
@@ -156,18 +140,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn disturbed_answers_count_only_if_all_were_disturbed() {
+    fn replays_are_compared_with_the_run_of_their_round() {
         let mut row = all().remove(1);
         assert!(row.compare().is_none() && row.name.ends_with("2 cores"));
-        let answer =
-            |predicted_ns, measured_ns, disturbed| Answer { predicted_ns, measured_ns, disturbed };
-        row.answers = vec![answer(110.0, 300.0, true)];
+        // The machine is slower in the second round, and so is the recording.
+        for factor in [1.0, 3.0, 1.0] {
+            row.answers.push(Answer { predicted_ns: 110.0 * factor, measured_ns: 100.0 * factor });
+        }
         let compared = row.compare().unwrap();
-        assert!(compared.disturbed && compared.measured_ns == 300.0);
-        row.answers.push(answer(110.0, 100.0, false));
-        row.answers.push(answer(110.0, 100.0, false));
-        let compared = row.compare().unwrap();
-        assert!(!compared.disturbed && (compared.rel_error - 0.1).abs() < 1e-9);
-        assert_eq!((compared.repeats, compared.measured_range_ns), (2, [100.0, 100.0]));
+        assert!((compared.rel_error.value - 0.1).abs() < 1e-9);
+        assert_eq!((compared.predicted_ns, compared.measured_ns), (110.0, 100.0));
     }
 }

@@ -6,14 +6,13 @@ use crate::save::ReportError;
 const HEAD: [&str; 7] =
     ["variant", "placement", "link", "policy", "workers", "seed", "load_per_second"];
 
-const POINT: [&str; 9] = [
+const POINT: [&str; 8] = [
     "saturation_per_second",
     "search_end",
     "achieved_per_second",
     "served",
     "sent",
     "done",
-    "set_aside",
     "refused",
     "duration_s",
 ];
@@ -77,7 +76,6 @@ fn record(sheet: &Sheet<'_>, row: &Row<'_>, classes: &[&str]) -> Vec<String> {
         point.served().to_string(),
         point.sent.to_string(),
         point.done.to_string(),
-        point.set_aside.to_string(),
         point.refused.to_string(),
         point.duration_s.to_string(),
     ]);

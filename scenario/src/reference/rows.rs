@@ -198,18 +198,22 @@ pub(super) const REQUESTS: &[Row] = &[
     .default("none"),
     row(
         "run.rounds",
-        "Rounds in which every variant runs each load once, in random order, after all systems were started. With `load`: 0 (one point \
-         of each load, one variant after the other), or at least 6 beside `run.loads_per_second`. With `ladder`: at least 6, 24 by default.",
+        "Rounds in which every variant runs each load once, in random order, after all systems were started. `run.seconds` is then \
+         the length of one of these trials. At least 6. With `load` by default 20, which share `run.seconds` among them. With \
+         `ladder` 24 by default.",
     ),
     row(
         "run.refine",
-        "Further loads for each variant, near its saturation. Only `load`, beside `run.loads_per_second`.",
+        "Further loads for each variant, near its saturation. Only `load`, beside `run.loads_per_second`, on a simulated host.",
     ),
-    row("run.search", "Searches for saturations. Only `load`."),
+    row(
+        "run.search",
+        "Searches for saturations. A native run offers as many loads as there are probes, by equal factors, in its rounds. Only `load`.",
+    ),
     row("run.search.low", "Lowest load to try."),
     row("run.search.high", "Highest load to try, above `low`."),
     row("run.search.probes", "Points to spend."),
-    row("run.compare", "Runs all variants at one more load. Only `load`."),
+    row("run.compare", "Compares all variants with one of them. Only `load`."),
     row("run.compare.with", "Variant whose saturation gives the load."),
     row("run.compare.at", "Load as a share of that saturation."),
     row(
@@ -353,11 +357,16 @@ pub(super) const RPC: &[Row] = &[
     SECONDS,
     WARMUP,
     SEED,
+    row(
+        "run.rounds",
+        "Rounds in which every variant runs each load once, in random order. `run.seconds` is then the length of one of these trials. \
+         At least 6; by default 20, which share `run.seconds` among them.",
+    ),
     LOADS,
     row("run.compare_at", "One of `run.loads_per_second`, at which the table compares all variants.")
         .default("the lowest load")
         .range("one of `run.loads_per_second`"),
-    row("run.refine", "Further loads for each variant, near its saturation."),
+    row("run.refine", "Further loads for each variant, near its saturation, on a simulated host."),
     row("run.get_p99_us", "Limit on a GET's p99 that defines saturation."),
     row("host", "The host's side."),
     row("host.cores", "Cores of the host."),

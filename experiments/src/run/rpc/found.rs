@@ -2,18 +2,20 @@
 
 use comfy_table::CellAlignment;
 use serde::{Deserialize, Serialize};
-use wave_workloads::point::{self as measured, Limits, SENSITIVITY_LIMITS_US};
+use wave_compare::curve::Served;
+use wave_workloads::point::{Limits, Point, SENSITIVITY_LIMITS_US};
 use wave_workloads::rocksdb::Database;
 
 use super::seats::{Equal, Seats, twin};
 use super::serving::{Measured, Used};
 use crate::run::point::for_report;
+use crate::run::rounds::Curves;
+use crate::run::saturation::{put_saturations, saturation};
 use crate::run::system::Delta;
-use crate::run::verdict::{Try, put_saturations, saturation};
 use crate::scenario::{Rpc, RpcPlacement, Stack};
 use wave_lab::table as empty_table;
 use wave_report::RunResult;
-use wave_report::model::VariantResult;
+use wave_report::model::{Bound, Figure, ServedShare, VariantResult};
 use wave_report::number::{difference, micros, short, thousands};
 use wave_report::terminal::{self, Section, marked};
 
@@ -23,12 +25,19 @@ pub const AGENT_WITH_LOOKS: &str = "agent, with looks";
 /// Name of the agents' part in simulated runs, without polling.
 pub const AGENT: &str = "agent";
 
-/// A variant, and its points so far.
+/// A variant and its points.
 pub struct Row<'a> {
     pub stack: &'a Stack,
     pub seats: &'a Seats,
     pub points: Vec<Measured>,
+    /// What it serves within each limit on a GET's p99, in microseconds: see [`all_limits`].
+    by_limit: Vec<(u64, Option<f64>)>,
+    /// Its saturation if simulated: the scenario's limits, and the result of the search.
+    saturation: Option<(Limits, Result<Option<f64>, String>)>,
 }
+
+/// The load that one variant, by its name, serves as a share of what another serves, within a limit in microseconds.
+pub type Ratio<'a> = dyn Fn(&str, &str, u64) -> Option<ServedShare> + 'a;
 
 /// Findings of this kind of scenario only: figures of the whole run, beside those of each variant.
 #[derive(Debug, Serialize, Deserialize)]
@@ -42,11 +51,11 @@ struct Extra {
     compare_at_per_second: f64,
     /// Gain in saturation of a queue per SLO over one queue, for an agent with stack and scheduler, over the first link in the
     /// file.
-    multi_queue_gain: Option<f64>,
+    multi_queue_gain: Option<Figure>,
     /// The same gain over each link.
-    multi_queue_gain_by_link: Vec<(String, f64)>,
+    multi_queue_gain_by_link: Vec<(String, Figure)>,
     /// The same gain within each limit, over the first link.
-    multi_queue_gain_by_limit: Vec<(u64, f64)>,
+    multi_queue_gain_by_limit: Vec<(u64, Figure)>,
     /// Stack and scheduler off the host, compared with both on it, by policy.
     offload_vs_onhost_all: Vec<Against>,
     /// Compared with the scheduler alone on the host, over the same link.
@@ -61,10 +70,10 @@ struct Extra {
 struct Against {
     of: String,
     to: String,
-    /// Saturation of the first over that of the second.
-    ratio: f64,
-    /// The second did not serve even the lowest load, which is used in its place: the ratio is at least this.
-    at_least: bool,
+    /// Saturation of the first over that of the second: within rounds, or of single runs if simulated.
+    ratio: Figure,
+    /// What the ratio is a bound of: one of them serves less than the lowest load, or all of the highest, which is used in its place.
+    bound: Option<Bound>,
     of_host_cores: u32,
     to_host_cores: u32,
 }
@@ -147,50 +156,58 @@ impl Figures {
 }
 
 impl<'a> Row<'a> {
-    pub fn new(stack: &'a Stack, seats: &'a Seats) -> Row<'a> {
-        Row { stack, seats, points: Vec::new() }
-    }
-
-    /// Its points in the workload's form.
-    pub fn measured(&self) -> Vec<measured::Point> {
-        self.points.iter().map(|point| point.open.point.clone()).collect()
-    }
-
-    /// Whether the variant answers no call. Disturbed points do not count: other processes may have kept an agent from its CPU
-    /// until the watchdog turned it out.
-    pub fn answers_nobody(&self) -> bool {
-        answers_nobody(&self.points)
-    }
-
-    /// Its saturation, or why it is unknown.
-    fn saturation(&self, limits: &Limits) -> Result<Option<f64>, String> {
-        saturation(&self.measured(), limits)
-    }
-
-    /// Saturations within the scenario's limit and within the usual ones. None if the variant has none, or if it is unknown.
-    fn by_limit(&self, limits: &Limits) -> Vec<(u64, Option<f64>)> {
+    /// A simulated variant.
+    pub fn simulated(
+        stack: &'a Stack,
+        seats: &'a Seats,
+        points: Vec<Measured>,
+        limits: &Limits,
+    ) -> Row<'a> {
+        let measured = measured(&points);
         let with = |us: u64| Limits { p99_ns: us * 1_000, ..limits.clone() };
-        let known = |us: u64| self.saturation(&with(us)).unwrap_or(None);
-        all_limits(limits).into_iter().map(|us| (us, known(us))).collect()
+        let known = |us: u64| saturation(&measured, &with(us)).unwrap_or(None);
+        let by_limit = all_limits(limits).into_iter().map(|us| (us, known(us))).collect();
+        let saturation = Some((limits.clone(), saturation(&measured, limits)));
+        Row { stack, seats, points, by_limit, saturation }
+    }
+
+    /// A variant that has run in rounds: `points` have all samples of a load, and `row` is its place in `curves`.
+    pub fn in_rounds(
+        stack: &'a Stack,
+        seats: &'a Seats,
+        points: Vec<Measured>,
+        (curves, row): (&Curves, usize),
+        limits: &Limits,
+    ) -> Row<'a> {
+        let served = |us: u64| match curves.served(row, us as f64 * 1e3) {
+            Served::Below(_) => None,
+            served => Some(served.load()),
+        };
+        let by_limit = all_limits(limits).into_iter().map(|us| (us, served(us))).collect();
+        Row { stack, seats, points, by_limit, saturation: None }
+    }
+
+    pub fn answers_nobody(&self) -> bool {
+        self.points.iter().all(|point| point.open.point.done == 0)
     }
 
     fn at(&self, load: f64) -> Option<&Measured> {
         self.points.iter().find(|point| point.open.point.offered_per_second == load)
     }
 
-    fn placed(&self, scenario: &Rpc, limits: &Limits) -> Placed {
+    fn placed(&self, scenario: &Rpc) -> Placed {
         let workers = self.seats.seating.workers.len();
         let figures = |load: f64| self.at(load).map(|point| Figures::of(point, workers));
-        let known = self.saturation(limits);
-        let saturation = known.clone().unwrap_or(None);
+        let unknown = self.saturation.as_ref().and_then(|(_, known)| known.clone().err());
+        let saturation = self.by_limit.first().and_then(|(_, load)| *load);
         Placed {
-            not_measurable: known.err(),
+            not_measurable: unknown,
             same_system_as: None,
             workers: workers as u32,
             host_cores: self.seats.host_cores,
             agent_cores: self.seats.agent_cores,
             saturation_per_second: saturation,
-            saturation_by_limit: self.by_limit(limits),
+            saturation_by_limit: self.by_limit.clone(),
             compared: figures(scenario.compare_at),
             at_saturation: saturation.and_then(figures),
             ..Placed::not_run(scenario, self.stack)
@@ -198,7 +215,7 @@ impl<'a> Row<'a> {
     }
 
     /// The result in the form of all kinds of scenarios. `agent` is the name of the agents' part of its account.
-    pub fn variant(&self, scenario: &Rpc, limits: &Limits, agent: &str) -> VariantResult {
+    pub fn variant(&self, scenario: &Rpc, agent: &str) -> VariantResult {
         let workers = self.seats.seating.workers.len();
         let mut points: Vec<&Measured> = self.points.iter().collect();
         let load = |point: &Measured| point.open.point.offered_per_second;
@@ -212,9 +229,7 @@ impl<'a> Row<'a> {
                 agent_ns: agents_ns as f64,
                 ..Delta::default()
             };
-            let mut report = for_report(&point.open.point, &delta);
-            report.other_tries.clone_from(&point.other_tries);
-            report
+            for_report(&point.open.point, &delta)
         };
         let account = self.at(scenario.compare_at).map_or_else(Vec::new, |point| {
             let figures = Figures::of(point, workers);
@@ -241,14 +256,15 @@ impl<'a> Row<'a> {
             preemptions: None,
             compared: None,
         };
-        put_saturations(&mut result, &self.measured(), limits, &all_limits(limits));
+        if let Some((limits, _)) = &self.saturation {
+            put_saturations(&mut result, &measured(&self.points), limits, &all_limits(limits));
+        }
         result
     }
 }
 
-fn answers_nobody<T: Try>(points: &[T]) -> bool {
-    let served = points.iter().any(|point| point.point().done > 0);
-    !served && points.iter().any(|point| point.disturbance().is_none())
+fn measured(points: &[Measured]) -> Vec<Point> {
+    points.iter().map(|point| point.open.point.clone()).collect()
 }
 
 impl Placed {
@@ -272,18 +288,14 @@ impl Placed {
         }
     }
 
-    /// Compares with another; if that has no saturation, with the lowest load, which it did not serve.
-    fn against(&self, other: &Placed) -> Option<Against> {
-        let ours = self.saturation_per_second?;
-        if other.not_measurable.is_some() {
-            return None;
-        }
-        let theirs = other.saturation_per_second.unwrap_or(other.lowest_load_per_second);
+    /// Compares with another, within a limit in microseconds.
+    fn against(&self, other: &Placed, limit_us: u64, ratio: &Ratio<'_>) -> Option<Against> {
+        let share = ratio(&self.name, &other.name, limit_us)?;
         Some(Against {
             of: self.name.clone(),
             to: other.name.clone(),
-            ratio: ours / theirs,
-            at_least: other.saturation_per_second.is_none(),
+            ratio: figure(&share),
+            bound: share.bound,
             of_host_cores: self.host_cores,
             to_host_cores: other.host_cores,
         })
@@ -292,10 +304,12 @@ impl Placed {
     fn has(&self, policy: &str) -> bool {
         self.policy.split(':').next() == Some(policy)
     }
+}
 
-    fn saturation_within(&self, limit_us: u64) -> Option<f64> {
-        self.saturation_by_limit.iter().find(|(us, _)| *us == limit_us)?.1
-    }
+fn figure(share: &ServedShare) -> Figure {
+    // A single run has no interval.
+    let has_interval = share.low < share.high || share.low != share.ratio;
+    Figure { value: share.ratio, interval: has_interval.then_some((share.low, share.high)) }
 }
 
 /// The scenario's limit, and the usual ones.
@@ -305,21 +319,31 @@ fn all_limits(limits: &Limits) -> Vec<u64> {
     [meant].into_iter().chain(others).collect()
 }
 
-/// A warning if GETs come near the limit at the lowest load already: then the load does not determine the result.
-pub fn floor(rows: &[Row<'_>], limits: &Limits) -> Option<(String, String)> {
-    let first = rows.iter().filter_map(|row| row.points.first()?.open.point.latency("GET"));
-    near(first.map(|get| get.p99_ns).min()?, limits.p99_ns)
-}
-
-fn near(least_ns: u64, limit_ns: u64) -> Option<(String, String)> {
-    (2 * least_ns > limit_ns).then(|| {
-        let [least, limit] = [least_ns, limit_ns].map(|ns| ns as f64 / 1e3);
-        let what = format!("no variant has a GET's p99 below {least:.0} us under the lowest load");
-        let how = format!(
-            "against a limit of {limit:.0} us: saturations, and what follows from them, say more about this machine than \
-             about the variants; run again when it is quiet"
-        );
-        (what, how)
+/// The ratio of simulated saturations; where the second has none, its lowest load, which it did not serve, is taken.
+pub fn of_saturations(
+    rows: &[Row<'_>],
+    lowest: f64,
+    of: &str,
+    to: &str,
+    us: u64,
+) -> Option<ServedShare> {
+    let row = |name: &str| rows.iter().find(|row| row.stack.name == name);
+    let within = |row: &Row<'_>| row.by_limit.iter().find(|(limit, _)| *limit == us)?.1;
+    let (own, other) = (within(row(of)?)?, row(to)?);
+    if let Some((_, Err(_))) = other.saturation {
+        return None;
+    }
+    let bound = within(other).is_none().then_some(Bound::AtLeast);
+    let ratio = own / within(other).unwrap_or(lowest);
+    let (low, high, pooled_ratio) = (ratio, ratio, ratio);
+    Some(ServedShare {
+        name: of.to_owned(),
+        ratio,
+        low,
+        high,
+        bound,
+        pooled_ratio,
+        is_doubted: false,
     })
 }
 
@@ -373,18 +397,25 @@ pub fn extra(
     equal: Equal,
     twins: &[&Stack],
     limits: &Limits,
+    ratio: &Ratio<'_>,
 ) -> serde_json::Value {
-    let mut placements: Vec<Placed> = rows.iter().map(|row| row.placed(scenario, limits)).collect();
+    let mut placements: Vec<Placed> = rows.iter().map(|row| row.placed(scenario)).collect();
     for stack in twins {
         let same = twin(scenario, stack, equal).map(|same| same.name.clone());
         placements.push(Placed { same_system_as: same, ..Placed::not_run(scenario, stack) });
     }
-    let extra = Extra::new(scenario, placements, equal, limits);
+    let extra = Extra::new(scenario, placements, equal, limits, ratio);
     serde_json::to_value(extra).expect("findings have string keys only")
 }
 
 impl Extra {
-    fn new(scenario: &Rpc, placements: Vec<Placed>, equal: Equal, limits: &Limits) -> Extra {
+    fn new(
+        scenario: &Rpc,
+        placements: Vec<Placed>,
+        equal: Equal,
+        limits: &Limits,
+        ratio: &Ratio<'_>,
+    ) -> Extra {
         let of = |placement: RpcPlacement| {
             placements.iter().filter(move |placed| placed.placement == placement)
         };
@@ -398,25 +429,30 @@ impl Extra {
             Some((single, multi?))
         });
         let pairs: Vec<(&Placed, &Placed)> = pairs.collect();
-        let gain = |single: Option<f64>, multi: Option<f64>| Some(multi? / single? - 1.0);
         let limits_us = all_limits(limits);
+        let limit_us = limits_us[0];
+        let gain = |single: &Placed, multi: &Placed, us: u64| {
+            let share = ratio(&multi.name, &single.name, us)?;
+            let Figure { value, interval } = figure(&share);
+            let interval = interval.map(|(low, high)| (low - 1.0, high - 1.0));
+            share.bound.is_none().then_some(Figure { value: value - 1.0, interval })
+        };
         let by_limit = pairs.first().map_or_else(Vec::new, |(single, multi)| {
-            let within = |us: &u64| {
-                Some((*us, gain(single.saturation_within(*us), multi.saturation_within(*us))?))
-            };
+            let within = |us: &u64| Some((*us, gain(single, multi, *us)?));
             limits_us.iter().filter_map(within).collect()
         });
         let by_link = pairs.iter().filter_map(|(single, multi)| {
-            let gain = gain(single.saturation_per_second, multi.saturation_per_second)?;
-            Some((single.link.clone(), gain))
+            Some((single.link.clone(), gain(single, multi, limit_us)?))
         });
-        let by_link: Vec<(String, f64)> = by_link.collect();
+        let by_link: Vec<(String, Figure)> = by_link.collect();
         let saturation = |placed: &&Placed| placed.saturation_per_second.unwrap_or(0.0);
         let best = |of: &mut dyn Iterator<Item = &Placed>| {
             of.max_by(|a, b| saturation(a).total_cmp(&saturation(b))).cloned()
         };
         let best_offloaded = best(&mut offloaded());
-        let against = |placement| best_offloaded.as_ref()?.against(&best(&mut of(placement))?);
+        let against = |placement| {
+            best_offloaded.as_ref()?.against(&best(&mut of(placement))?, limit_us, ratio)
+        };
         let onhost = of(RpcPlacement::OnhostAll).flat_map(|onhost| {
             // A variant that was not run has the figures of its twin.
             let run = onhost.same_system_as.as_ref();
@@ -425,13 +461,14 @@ impl Extra {
             let like = offloaded()
                 .filter(move |other| other.policy == onhost.policy && other.name != figures.name);
             like.filter_map(move |other| {
-                Some(Against { to: onhost.name.clone(), ..other.against(figures)? })
+                let against = other.against(figures, limit_us, ratio)?;
+                Some(Against { to: onhost.name.clone(), ..against })
             })
         });
         let split = of(RpcPlacement::OnhostScheduler).flat_map(|split| {
             let like = offloaded()
                 .filter(|other| (&other.policy, &other.link) == (&split.policy, &split.link));
-            like.filter_map(|other| other.against(split))
+            like.filter_map(|other| other.against(split, limit_us, ratio))
         });
         Extra {
             offload_vs_onhost_scheduler: split.collect(),
@@ -457,7 +494,7 @@ pub fn table(result: &RunResult) -> String {
     let at = format!("at {} k/s:\nGET p50 us", thousands(extra.compare_at_per_second));
     let head = [
         "variant",
-        "saturation\nk/s",
+        "serves\nk/s",
         "vs first",
         &at,
         "GET p99\nus",
@@ -506,66 +543,22 @@ pub fn table(result: &RunResult) -> String {
     }
     if let Some(gain) = extra.multi_queue_gain {
         notes.push(format!(
-            "A queue per SLO saturates {:+.1}% beside one queue, at a GET p99 of {} us",
-            gain * 100.0,
+            "A queue per SLO serves {} beside one queue, at a GET p99 of {} us",
+            gain.words(|gain| format!("{:+.1}%", gain * 100.0)),
             result.limit_us
         ));
     }
     let all = extra.offload_vs_onhost_all.iter().chain(&extra.offload_vs_onhost_scheduler);
-    for Against { of, to, ratio, at_least, .. } in
+    for Against { of, to, ratio, bound, .. } in
         all.chain(&extra.throughput_vs_tonic).chain(&extra.throughput_vs_sidecar)
     {
-        let at_least = if *at_least { "at least " } else { "" };
-        notes.push(format!("{of}: {at_least}{ratio:.2} times the load of {to}"));
+        let bound = match bound {
+            Some(Bound::AtLeast) => "at least ",
+            Some(Bound::AtMost) => "at most ",
+            None => "",
+        };
+        let ratio = ratio.words(|ratio| format!("{ratio:.2}"));
+        notes.push(format!("{of}: {bound}{ratio} times the load of {to}"));
     }
     Section { table: table.to_string(), notes }.to_string()
-}
-
-#[cfg(test)]
-mod tests {
-    use wave_workloads::grpc::load::{Answers, Open};
-
-    use super::*;
-
-    #[test]
-    fn limit_near_the_latency_at_the_lowest_load_is_reported() {
-        assert_eq!(near(500_000, 1_000_000), None);
-        let (what, how) = near(501_000, 1_000_000).unwrap();
-        assert!(what.contains("below 501 us") && how.contains("limit of 1000 us"), "{what}: {how}");
-    }
-
-    /// A point with this number of successful calls, and the reason why it was disturbed, if any.
-    fn point(done: u64, disturbed: Option<&str>) -> Measured {
-        let point = measured::Point {
-            offered_per_second: 200.0,
-            achieved_per_second: 0.0,
-            sent: 80,
-            done,
-            set_aside: 0,
-            refused: 0,
-            duration_s: 0.4,
-            classes: Vec::new(),
-            generator: measured::GeneratorLag {
-                lag_p50_ns: 0,
-                lag_p99_ns: 0,
-                lag_max_ns: 0,
-                valid: true,
-                why_invalid: None,
-            },
-        };
-        let disturbed = disturbed.map(str::to_owned);
-        let open = Open { point, answers: Answers::default() };
-        let (used, other_tries, broken) = (Used::default(), Vec::new(), None);
-        Measured { open, used, disturbed, other_tries, broken }
-    }
-
-    /// Seen in CI on a busy machine: the watchdog had turned out an agent without a CPU, and the run failed its check.
-    #[test]
-    fn variant_with_only_disturbed_points_is_not_reported_as_unanswering() {
-        let disturbed = || point(0, Some("disturbed: other processes used 1.00 of its CPUs"));
-        assert!(!answers_nobody(&[disturbed(), disturbed()]));
-        assert!(answers_nobody(&[disturbed(), point(0, None)]));
-        assert!(!answers_nobody(&[point(1, None), point(0, None)]));
-        assert!(!answers_nobody::<Measured>(&[]));
-    }
 }

@@ -1,8 +1,7 @@
 //! RPC placements: where gRPC is terminated, and where its calls are scheduled (Wave 7.3), beside a sidecar and tonic.
 //!
-//! All variants are up at once, and asleep except for the one under load. Loads rise, and each is offered to every variant in
-//! turn before the next: disturbances of the machine hit all of them alike. Arrivals are the same for all. Then each variant
-//! gets more points near its saturation.
+//! All variants are up at once, and asleep except for the one under load. They are compared by paired rounds (docs/adr/0106): in
+//! each round every variant runs each load once, in random order; at the same load all get the same arrivals.
 
 mod found;
 mod seats;
@@ -11,10 +10,11 @@ pub mod sim;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::Instant;
 
+use serde::{Deserialize, Serialize};
 use wave_workloads::cpu;
-use wave_workloads::point::{self as measured, Limits, Verdict};
+use wave_workloads::point::Limits;
 use wave_workloads::rocksdb::Database;
 
 use self::found::Row;
@@ -24,7 +24,7 @@ pub use self::serving::{Measured, enclave_options, host_options};
 use self::serving::{Serving, Wanted};
 use super::neighbours::Neighbours;
 use super::recording::Recording;
-use super::verdict::{Rule, TRIES, Try};
+use super::rounds::{At, Curves, Machine, Rounds, conclude, of_trials};
 use super::{Failure, Finished, Journal, links, machine};
 use crate::scenario::{Rpc, Stack};
 use wave_lab::interrupt;
@@ -32,13 +32,8 @@ use wave_lab::progress::Progress;
 use wave_report::RunResult;
 use wave_report::model::SATURATION_SERVED;
 
-/// Maximum time for repeating disturbed points, as a share of the run's own time.
-const PATIENCE: f64 = 0.25;
-/// After this many unserved loads in a row, a variant is offered no higher ones.
-const SATURATED_LOADS: usize = 2;
-
 /// Runs `scenario` from the calling thread, which becomes the generator. Schedulers write logs into the directory `record`, if
-/// given. Points that `journal` has are not run.
+/// given. Trials that `journal` has are not run.
 pub fn run(
     scenario: &Rpc,
     quiet: bool,
@@ -47,24 +42,23 @@ pub fn run(
 ) -> Result<Finished, Failure> {
     let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
     super::enough_cpus(scenario.cores, cpus.len(), &scenario.name, ("host.cores", true))?;
-    let started = journal.started();
+    let (started, trials) = (journal.started(), scenario.trials());
     let equal = Equal::of(scenario, cpus.len());
     let (twins, stacks): (Vec<&Stack>, Vec<&Stack>) =
         scenario.variants.iter().partition(|stack| twin(scenario, stack, equal).is_some());
-    let loads = scenario.loads_per_second.len() as u64 + u64::from(scenario.refine);
-    let progress = Progress::new(1 + stacks.len() as u64 * (loads + 1), quiet);
+    let progress = Progress::new(1 + stacks.len() as u64 + u64::from(trials.rounds), quiet);
     journal.follow(&progress);
-    progress.say(&super::planned(stacks.len() as u64 * loads, scenario.seconds));
+    let of_round = (stacks.len() * scenario.loads_per_second.len()) as f64 * trials.seconds();
+    progress.say(&super::planned(trials.rounds.into(), of_round));
     progress.begin(&format!("filling RocksDB with {} keys", scenario.workload.keys));
     let link_facts = links::facts_of_all(scenario.variants.iter().map(|stack| &stack.link))?;
     let database = Arc::new(fill(scenario)?);
     progress.end();
-    let before = Neighbours::now();
+    let neighbours = Neighbours::on(&cpus);
     let all_seats: Vec<Seats> =
         stacks.iter().map(|stack| Seats::new(scenario, stack, equal, &cpus)).collect();
     let start = |folder| Recording::start(folder, &scenario.name, scenario.seed);
     let recording = record.map(start).transpose()?;
-    let patience = Duration::from_secs_f64(PATIENCE * scenario.seconds * loads as f64);
     let mut systems = Vec::new();
     for (stack, seats) in stacks.iter().zip(&all_seats) {
         progress.begin(&format!("starting {}", stack.name));
@@ -72,59 +66,64 @@ pub fn run(
         let logs = logs.map(|recording| recording.logs(&stack.name));
         let wanted = Wanted { scenario, stack, seats, cpus: &cpus, database: &database, logs };
         let serving = Some(Serving::start(&wanted)?);
-        systems.push(System {
-            row: Row::new(stack, seats),
-            wanted,
-            serving,
-            restarts: 0,
-            rule: Rule::new(limits(scenario), patience),
-            journal,
-        });
+        let loads = scenario.loads_per_second.iter().map(|_| Vec::new()).collect();
+        systems.push(System { wanted, serving, loads, journal });
         progress.end();
     }
-    let limits = limits(scenario);
-    for &load in &scenario.loads_per_second {
-        for system in &mut systems {
-            progress.begin(&format!("{}: {:.1} k/s", system.row.stack.name, load / 1e3));
-            if load == scenario.compare_at || !system.is_saturated() {
-                let points = system.row.points.iter().map(Try::point);
-                let most = system.rule.most(points, load);
-                system.tries(load, most)?;
+    let began = Instant::now();
+    for round in 0..u64::from(trials.rounds) {
+        progress.begin(&format!("round {} of {}", round + 1, trials.rounds));
+        for at in wave_compare::order(scenario.seed, round, scenario.loads_per_second.len()) {
+            let seed = scenario.seed ^ (at as u64 + 1);
+            for system in wave_compare::order(seed, round, systems.len()) {
+                systems[system].trial(at, round, began)?;
             }
-            progress.end();
         }
-    }
-    for _ in 0..scenario.refine {
-        for system in &mut systems {
-            progress.begin(&format!("{}: saturation between these", system.row.stack.name));
-            if let Some(load) = measured::next_probe(&system.row.measured(), &limits) {
-                system.tries(load, TRIES)?;
-            }
-            progress.end();
-        }
+        progress.end();
     }
     let mut facts = found::facts(scenario, &database, equal, &twins);
+    facts.push(of_trials(trials));
     facts.extend(link_facts);
     let simulated_only = scenario.variants.iter().flat_map(Stack::simulated_only);
-    facts.extend(simulated_only.map(|what| super::without_effect(&what)));
+    let refine = (scenario.refine > 0).then(|| "run.refine".to_owned());
+    facts.extend(simulated_only.chain(refine).map(|what| super::without_effect(&what)));
     facts.extend(journal.fact());
     facts.extend(recording.as_ref().map(|recording| recording.fact()));
-    let mut rows = Vec::new();
-    for System { row, serving, restarts, .. } in systems {
-        if restarts > 0 {
-            let what = format!("{} was started again {restarts} times", row.stack.name);
-            facts.push((what, "its points from then are invalid".to_owned()));
-        }
+    let mut of_rows: Vec<Vec<Vec<Trial>>> = Vec::new();
+    for System { wanted, serving, loads, .. } in systems {
+        facts.extend(broken(wanted.stack, &loads));
         serving.map_or(Ok(()), Serving::stop)?;
-        rows.push(row);
+        of_rows.push(loads);
     }
-    facts.extend(found::floor(&rows, &limits));
-    let if_disturbed = "points that they disturbed were repeated, or are not measurements";
-    facts.extend(Neighbours::fact(before, journal, if_disturbed));
+    let if_disturbed = "intervals may be wider for it";
+    facts.extend(Neighbours::fact(neighbours, journal, if_disturbed));
+    let machine_then = Machine::since(neighbours, &cpus);
+    let seen = stacks.iter().zip(&of_rows).map(|(stack, loads)| {
+        let loads = scenario.loads_per_second.iter().zip(loads);
+        (stack.name.clone(), loads.map(|(load, trials)| seen(*load, trials)).collect())
+    });
+    let limits = limits(scenario);
+    let curves = Curves::of(seen, &limits.class, scenario.seed)
+        .ok_or_else(|| Failure::Check("no round has run".to_owned()))?;
+    let rows: Vec<Row<'_>> = stacks
+        .iter()
+        .zip(&all_seats)
+        .zip(&of_rows)
+        .enumerate()
+        .map(|(at, ((stack, seats), loads))| {
+            let pooled = loads.iter().filter_map(|trials| Measured::pooled(trials));
+            Row::in_rounds(stack, seats, pooled.collect(), (&curves, at), &limits)
+        })
+        .collect();
     let most_agents = all_seats.iter().max_by_key(|seats| seats.seating.agents.len());
     let seating = most_agents.map_or_else(String::new, |seats| {
         format!("{}. Equal in all placements: {}.", seats.seating, equal.name())
     });
+    let at = At::Ns(limits.p99_ns as f64);
+    let ratio = |of: &str, to: &str, limit_us: u64| {
+        let place = |name: &str| stacks.iter().position(|stack| stack.name == name);
+        curves.share(place(of)?, place(to)?, At::Ns(limit_us as f64 * 1e3))
+    };
     let result = RunResult {
         scenario: scenario.name.clone(),
         host: "user".to_owned(),
@@ -136,18 +135,32 @@ pub fn run(
         machine: machine::machine(cpus.len()),
         seating,
         started,
-        variants: rows
-            .iter()
-            .map(|row| row.variant(scenario, &limits, found::AGENT_WITH_LOOKS))
-            .collect(),
+        variants: rows.iter().map(|row| row.variant(scenario, found::AGENT_WITH_LOOKS)).collect(),
         facts,
-        paired: None,
+        paired: Some(conclude(&curves, 0, at, machine_then)),
         ladder: None,
-        extra: found::extra(scenario, &rows, equal, &twins, &limits),
+        extra: found::extra(scenario, &rows, equal, &twins, &limits, &ratio),
     };
-    let failed = rows.iter().filter(|row| row.answers_nobody());
+    // Beside other processes an agent may have had no CPU for so long that its host turned it out in every trial.
+    let failed =
+        rows.iter().filter(|row| row.answers_nobody() && machine_then.too_busy().is_none());
     let failed = failed.map(|row| format!("{} answered no call", row.stack.name)).collect();
     Ok(Finished { result, failed })
+}
+
+fn seen(per_second: f64, trials: &[Trial]) -> Rounds<'_> {
+    let trials = trials.iter().map(|trial| (&trial.measured.open.point, trial.at_s));
+    Rounds { per_second, trials: trials.collect() }
+}
+
+/// A fact about the trials after which a variant was started again, if there are any.
+fn broken(stack: &Stack, loads: &[Vec<Trial>]) -> Option<(String, String)> {
+    let all = loads.iter().flatten();
+    let broken: Vec<&String> = all.filter_map(|trial| trial.measured.broken.as_ref()).collect();
+    Some((
+        format!("{} was started again {} times", stack.name, broken.len()),
+        format!("first reason: {}; the trials before count", broken.first()?),
+    ))
 }
 
 fn limits(scenario: &Rpc) -> Limits {
@@ -164,51 +177,43 @@ fn fill(scenario: &Rpc) -> Result<Database, Failure> {
     Ok(database)
 }
 
-/// A running variant, and its results.
+/// One trial of a variant in a round, as kept in the journal.
+#[derive(Deserialize, Serialize)]
+struct Trial {
+    measured: Measured,
+    /// Time since the first round's start, in seconds.
+    at_s: f64,
+}
+
+/// A running variant, and its trials.
 struct System<'a> {
-    row: Row<'a>,
     wanted: Wanted<'a>,
     serving: Option<Serving>,
-    restarts: u32,
-    /// The rule for repeating tries, the same for every row.
-    rule: Rule,
+    /// The trials at each load.
+    loads: Vec<Vec<Trial>>,
     journal: &'a Journal,
 }
 
 impl System<'_> {
-    /// Runs a point by the common rule, up to `most` times, unless an earlier run has finished it.
-    fn tries(&mut self, load: f64, most: usize) -> Result<(), Failure> {
-        let key = format!("{}, {}: {load}", self.row.stack.name, self.row.points.len());
-        let (measured, patience) = self.journal.point(&key, || {
-            let mut rule = self.rule.clone();
-            let measured = rule.load(most, || self.point(load))?;
-            self.rule = rule;
-            Ok((measured, self.rule.patience))
+    /// Runs the load with this index once, unless an earlier run has.
+    fn trial(&mut self, at: usize, round: u64, began: Instant) -> Result<(), Failure> {
+        let System { wanted, serving, .. } = self;
+        let load = wanted.scenario.loads_per_second[at];
+        let key = format!("round {round}, {}: {load}", wanted.stack.name);
+        let trial = self.journal.point(&key, || {
+            let at_s = began.elapsed().as_secs_f64();
+            if serving.is_none() {
+                *serving = Some(Serving::start(wanted)?);
+            }
+            let running = serving.as_mut().expect("it was just started");
+            let seed = wanted.scenario.seed.wrapping_add(round);
+            let measured = running.load(load, seed, wanted.scenario.trials())?;
+            if measured.broken.is_some() {
+                *serving = None;
+            }
+            Ok(Trial { measured, at_s })
         })?;
-        self.rule.patience = patience;
-        self.row.points.push(measured);
+        self.loads[at].push(trial);
         Ok(())
-    }
-
-    fn point(&mut self, load: f64) -> Result<Measured, Failure> {
-        let serving = match &mut self.serving {
-            Some(serving) => serving,
-            none => none.insert(Serving::start(&self.wanted)?),
-        };
-        let mut measured = serving.load(load, self.wanted.scenario.times())?;
-        if let Some(why) = &measured.broken {
-            let why = why.clone();
-            measured.invalidate(&why);
-            self.serving = None;
-            self.restarts += 1;
-        }
-        Ok(measured)
-    }
-
-    fn is_saturated(&self) -> bool {
-        let measured = self.row.points.iter().map(Try::point).filter(|point| point.generator.valid);
-        let last = measured.rev().take(SATURATED_LOADS);
-        last.filter(|point| point.verdict(&self.rule.limits) == Verdict::Saturated).count()
-            == SATURATED_LOADS
     }
 }

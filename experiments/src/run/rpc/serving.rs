@@ -14,17 +14,17 @@ use wave_workloads::cpu;
 use wave_workloads::grpc::load::{ByKind, CallSettings, Generator, Kind, Open, Target};
 use wave_workloads::grpc::onhost::{self, OnHost};
 use wave_workloads::grpc::store::{ServiceTimes, Store, Worked};
-use wave_workloads::point::Point;
 use wave_workloads::rocksdb::Database;
 
+use super::Trial;
 use super::seats::Seats;
 use crate::launch::START_PATIENCE;
 use crate::run::agent::AgentProcess;
+use crate::run::point::pooled;
 use crate::run::recording::{Log, Logs};
 use crate::run::seating::Seating;
-use crate::run::verdict::{Try, Watch};
 use crate::run::{Failure, keep_house, system, take_generators_seat};
-use crate::scenario::{Link, Rpc, RpcPlacement, RpcWorkload, Stack, defaults};
+use crate::scenario::{Link, Rpc, RpcPlacement, RpcWorkload, Stack, Trials, defaults};
 use crate::{cpu_time, store};
 
 /// Entries of 56 bytes in each queue of a worker that holds one call at a time.
@@ -50,36 +50,24 @@ pub struct Wanted<'a> {
 }
 
 /// Measurements under one load.
-#[derive(Deserialize, Serialize)]
+#[derive(Clone, Deserialize, Serialize)]
 pub struct Measured {
     /// Latencies and answers, as the generator saw them.
     pub open: Open,
     /// CPU time used meanwhile.
     pub used: Used,
-    /// Why the point is not a measurement, if other processes disturbed it.
-    pub disturbed: Option<String>,
-    /// Reasons why other tries of this load were set aside.
-    pub other_tries: Vec<String>,
     /// Why the system must be restarted before the next load, if so.
     pub broken: Option<String>,
 }
 
-impl Try for Measured {
-    fn point(&self) -> &Point {
-        &self.open.point
-    }
-
-    fn disturbance(&self) -> Option<&str> {
-        self.disturbed.as_deref()
-    }
-
-    fn set_aside(&mut self, others: Vec<String>) {
-        self.other_tries = others;
-    }
-
-    fn invalidate(&mut self, why: &str) {
-        let lag = &mut self.open.point.generator;
-        (lag.valid, lag.why_invalid) = (false, Some(why.to_owned()));
+impl Measured {
+    /// All trials of one load as one point. `None` without trials.
+    pub(super) fn pooled(trials: &[Trial]) -> Option<Measured> {
+        let points: Vec<_> = trials.iter().map(|trial| &trial.measured.open.point).collect();
+        let mut all = trials.first()?.measured.clone();
+        all.open.point = pooled(&points)?;
+        all.used = trials[1..].iter().fold(all.used, |sum, trial| sum.and(trial.measured.used));
+        Some(all)
     }
 }
 
@@ -202,9 +190,17 @@ impl Serving {
         Ok(serving)
     }
 
-    pub fn load(&mut self, per_second: f64, times: [Duration; 2]) -> Result<Measured, Failure> {
-        let (watch, before) = (Watch::start(&self.seating), self.used()?);
-        let [warm_up, counted] = times;
+    /// Runs a load once, with arrivals by `seed`.
+    pub fn load(
+        &mut self,
+        per_second: f64,
+        seed: u64,
+        trials: Trials,
+    ) -> Result<Measured, Failure> {
+        let before = self.used()?;
+        let [warm_up, counted] =
+            [trials.warmup_seconds, trials.measured_seconds].map(Duration::from_secs_f64);
+        self.generator.set_seed(seed);
         let open = self.generator.open(per_second, warm_up, counted, DRAIN);
         let open = open.map_err(Failure::cannot)?;
         let generator_ns = Some(cpu::thread_cpu_time_ns());
@@ -214,9 +210,7 @@ impl Serving {
             let text = format!("{} replies were wrong", open.answers.wrong);
             return Err(Failure::Check(text));
         }
-        let (broken, used) = (self.broken(&open), after.since(before));
-        let disturbed = watch.end(used.agents_ns as f64).disturbance();
-        Ok(Measured { open, used, disturbed, other_tries: Vec::new(), broken })
+        Ok(Measured { broken: self.broken(&open), used: after.since(before), open })
     }
 
     fn broken(&mut self, open: &Open) -> Option<String> {
@@ -285,6 +279,23 @@ impl Serving {
 }
 
 impl Used {
+    /// Both times together.
+    fn and(self, other: Used) -> Used {
+        let sum = |one: Option<u64>, other: Option<u64>| Some(one? + other?);
+        Used {
+            wall_ns: self.wall_ns + other.wall_ns,
+            worked: Worked {
+                calls: self.worked.calls + other.worked.calls,
+                ns: self.worked.ns + other.worked.ns,
+            },
+            total_ns: sum(self.total_ns, other.total_ns),
+            host_ns: self.host_ns + other.host_ns,
+            stalled_ns: sum(self.stalled_ns, other.stalled_ns),
+            agents_ns: self.agents_ns + other.agents_ns,
+            generator_ns: sum(self.generator_ns, other.generator_ns),
+        }
+    }
+
     fn since(self, before: Used) -> Used {
         let since = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before?));
         Used {

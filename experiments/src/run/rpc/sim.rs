@@ -19,9 +19,9 @@ use wave_workloads::grpc::store::Worked;
 use wave_workloads::point::{self as measured, Limits, Point, Verdict};
 
 use super::found::{self, Row};
+use super::limits;
 use super::seats::{Equal, Seats, twin};
 use super::serving::{Measured, Used};
-use super::{SATURATED_LOADS, limits};
 use crate::run::recording::Recording;
 use crate::run::sim::parallel;
 use crate::run::sim::point::{delta, point, sinks};
@@ -29,6 +29,9 @@ use crate::run::{Failure, Finished, Journal, links, machine};
 use crate::scenario::{Link, Rpc, RpcPlacement, Stack};
 use wave_lab::progress::Progress;
 use wave_report::RunResult;
+
+/// After this many unserved loads in a row, a variant is offered no higher ones.
+const SATURATED_LOADS: usize = 2;
 
 /// A variant, ready to be loaded.
 struct Simulated<'a> {
@@ -88,11 +91,14 @@ pub fn run(
             journal.point(&key, || system.run(load, recording.as_ref()))
         })
     })?;
+    let limits = limits(scenario);
     let rows = systems.iter().zip(points);
     let rows: Vec<Row<'_>> = rows
-        .map(|(system, points)| Row { points, ..Row::new(system.stack, &system.seats) })
+        .map(|(system, points)| Row::simulated(system.stack, &system.seats, points, &limits))
         .collect();
-    let limits = limits(scenario);
+    let ratio = |of: &str, to: &str, limit_us: u64| {
+        found::of_saturations(&rows, scenario.loads_per_second[0], of, to, limit_us)
+    };
     let mut facts = left_out;
     let why = "a host with one core has none left for an agent";
     facts.extend(found::left_out(scenario, equal, &twins, why));
@@ -118,11 +124,11 @@ pub fn run(
             equal.name()
         ),
         started,
-        variants: rows.iter().map(|row| row.variant(scenario, &limits, found::AGENT)).collect(),
+        variants: rows.iter().map(|row| row.variant(scenario, found::AGENT)).collect(),
         facts,
         paired: None,
         ladder: None,
-        extra: found::extra(scenario, &rows, equal, &twins, &limits),
+        extra: found::extra(scenario, &rows, equal, &twins, &limits, &ratio),
     };
     let failed = rows.iter().filter(|row| row.answers_nobody());
     let failed = failed.map(|row| format!("{} answered no call", row.stack.name)).collect();
@@ -221,7 +227,7 @@ impl<'a> Simulated<'a> {
         load
     }
 
-    /// Runs the points of the scenario's loads, and more near saturation, by the rules of native runs.
+    /// Runs the points of the scenario's loads, and more near saturation.
     fn points(
         &self,
         limits: &Limits,
@@ -267,7 +273,7 @@ impl<'a> Simulated<'a> {
         let used = self.used(&load, &found);
         let answers = Answers { statuses: Vec::new(), failures: Vec::new(), unanswered, wrong: 0 };
         let open = Open { point, answers };
-        Ok(Measured { open, used, disturbed: None, other_tries: Vec::new(), broken: None })
+        Ok(Measured { open, used, broken: None })
     }
 
     /// The use of time over the whole run, as natively.

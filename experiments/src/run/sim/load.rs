@@ -1,10 +1,13 @@
 //! Loads, saturations and ladders.
 
 use super::super::compare::Runs;
-use super::super::load::{Row, rows, steps_of_row};
+use wave_report::model::{Point, VariantResult};
+use wave_workloads::point::{self as measured, Limits, SENSITIVITY_LIMITS_US};
+
+use super::super::load::{Row, rows};
 use super::super::point::Outcome;
-use super::super::session::variant_found;
-use super::super::{compare, ladder, limits};
+use super::super::saturation::put_saturations;
+use super::super::{compare, ladder, limits, variant_result};
 use super::point::{refine, search};
 use super::{Failure, Found, Ground, Simulated, parallel};
 use crate::scenario::{Load, Scenario, Variant};
@@ -24,7 +27,11 @@ impl Ground<'_> {
 /// Number of steps that [`run`] reports.
 pub fn steps(scenario: &Scenario) -> u64 {
     let compared = scenario.run.compare.as_ref().map_or(0, |_| scenario.variants.len());
-    (rows(scenario, usize::MAX).0.len() * steps_of_row(&scenario.run) + compared) as u64
+    let of_row = match &scenario.run.load {
+        Load::Each(loads) => loads.len() + usize::from(scenario.run.refine > 0),
+        Load::Search { .. } => 1,
+    };
+    (rows(scenario, usize::MAX).0.len() * of_row + compared) as u64
 }
 
 /// Runs every load of every row, or searches every row's saturation.
@@ -86,10 +93,18 @@ pub fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
         let label = |variant: &Variant| format!("{}: {:.1} k/s", variant.name, load / 1e3);
         let points = parallel::each(&scenario.variants, &ground.progress, label, |variant| {
             let simulated = Simulated::new(scenario, variant)?;
-            let outcomes = vec![ground.point(&simulated, &variant.name, load)?];
-            Ok(Runs { variant: variant.clone(), outcomes, ideal: None })
+            Ok(ground.point(&simulated, &variant.name, load)?.report)
         })?;
-        compare::conclude(&mut found, &scenario.workload, load, &compared.with, points);
+        let runs = scenario.variants.iter().zip(&points).map(|(variant, point)| {
+            let p99 = p99_ns(point, &limits.class).filter(|_| point.generator.valid);
+            let p99_ns = p99.map(|ns| ns as f64).into_iter().collect();
+            Runs { variant, p99_ns, ranges: Vec::new(), ideal: Vec::new() }
+        });
+        let runs: Vec<Runs<'_>> = runs.collect();
+        compare::conclude(&mut found, &scenario.workload, load, &compared.with, &runs);
+        for (result, point) in found.variants.iter_mut().zip(points) {
+            insert(result, point);
+        }
     }
     Ok(found)
 }
@@ -98,23 +113,52 @@ pub fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
 pub fn ladder(ground: &Ground<'_>) -> Result<Found, Failure> {
     let scenario = ground.scenario;
     let offered = ladder::offered(&scenario.run)?;
-    let limits = limits(&scenario.workload);
     let label = |variant: &Variant| format!("{}: {:.0} k/s", variant.name, offered / 1e3);
     let ran = parallel::each(&scenario.variants, &ground.progress, label, |variant| {
         let simulated = Simulated::new(scenario, variant)?;
         let outcome = ground.point(&simulated, &variant.name, offered)?;
         let served = ladder::Served::of(&[&outcome]);
         let confirmation = ground.point(&simulated, &variant.name, served.confirmed_at())?;
-        let mut found = variant_found(variant, &limits, vec![outcome, confirmation.clone()]);
+        // A ladder has no saturations.
+        let points = vec![confirmation.report.clone(), outcome.report];
+        let mut found = VariantResult { points, ..variant_result(variant) };
         ladder::account_for(&mut found, &confirmation);
         Ok((found, served))
     })?;
-    let (mut variants, served): (Vec<_>, Vec<_>) = ran.into_iter().unzip();
-    for variant in &mut variants {
-        (variant.saturation_per_second, variant.not_measurable) = (None, None);
-        (variant.saturation_by_limit, variant.limits_not_measurable) = (Vec::new(), Vec::new());
-    }
+    let (variants, served): (Vec<_>, Vec<_>) = ran.into_iter().unzip();
     let mut found = Found { variants, ..Found::default() };
     ladder::conclude(&mut found, offered, &served);
     Ok(found)
+}
+
+/// The result of a variant's points.
+fn variant_found(variant: &Variant, limits: &Limits, mut outcomes: Vec<Outcome>) -> VariantResult {
+    outcomes
+        .sort_by(|a, b| a.measured.offered_per_second.total_cmp(&b.measured.offered_per_second));
+    let points: Vec<measured::Point> =
+        outcomes.iter().map(|outcome| outcome.measured.clone()).collect();
+    let mut result = variant_result(variant);
+    put_saturations(&mut result, &points, limits, &SENSITIVITY_LIMITS_US);
+    // The point nearest to saturation.
+    let nearest = outcomes.iter().rfind(|outcome| {
+        let sustained = result.saturation_per_second;
+        sustained.is_none_or(|load| outcome.measured.offered_per_second <= load)
+    });
+    let account = nearest.filter(|outcome| !outcome.account.is_empty());
+    result.account_per_second = account.map(|outcome| outcome.measured.offered_per_second);
+    result.account = account.map(|outcome| outcome.account.clone()).unwrap_or_default();
+    result.points = outcomes.into_iter().map(|outcome| outcome.report).collect();
+    result
+}
+
+/// Inserts a point, in place of one under the same load.
+fn insert(result: &mut VariantResult, point: Point) {
+    result.points.retain(|other| other.offered_per_second != point.offered_per_second);
+    result.points.push(point);
+    result.points.sort_by(|a, b| a.offered_per_second.total_cmp(&b.offered_per_second));
+}
+
+fn p99_ns(point: &Point, class: &str) -> Option<u64> {
+    let class = point.classes.iter().find(|each| each.name == class)?;
+    Some(class.latency.p99_ns).filter(|_| class.latency.count > 0)
 }

@@ -68,8 +68,6 @@ pub(super) fn of_served(load: &Load, served: &Served) -> Point {
         in_warm_up: 0,
         stale: 0,
         unrecorded: 0,
-        set_aside: 0,
-        stalls: 0,
         outstanding: served.sent - served.refused - served.done,
     };
     Point::new(&report, &recorded)
@@ -109,7 +107,7 @@ impl Simulated {
         let served = ends * load.end().0 as f64 / load.measure.0.max(1) as f64;
         let account = account(&delta, &self.service_ns(), &counts, served.round() as u64);
         let report = for_report(&measured, &delta);
-        Ok(native::Outcome { measured, report, account, range: None, disturbed: None })
+        Ok(native::Outcome { measured, report, account, range: None })
     }
 
     /// Use of the time of `cores` cores.

@@ -18,8 +18,7 @@ use crate::run::machine;
 use crate::run::rounds::over_rounds;
 use crate::scenario::Udp;
 
-const HEAD: [&str; 4] =
-    ["outstanding", "k requests/s", "95% interval", "of the best (95% interval)"];
+const HEAD: [&str; 3] = ["outstanding", "k requests/s", "of the best"];
 
 /// Throughput of at least this share of the best is at the knee or beyond it.
 const NEAR: f64 = 0.95;
@@ -144,17 +143,11 @@ impl UdpResult {
         })
     }
 
-    fn cells(&self, row: &Row) -> [String; 4] {
-        let interval = |figure: Figure, show: fn(f64) -> String| {
-            let known = |(low, high)| format!("{} to {}", show(low), show(high));
-            figure.interval.map_or_else(|| "-".to_owned(), known)
-        };
-        let two = |value: f64| format!("{value:.2}");
+    fn cells(&self, row: &Row) -> [String; 3] {
         [
             row.outstanding.to_string(),
-            thousands(row.per_second.value),
-            interval(row.per_second, thousands),
-            format!("{:.2} ({})", row.of_best.value, interval(row.of_best, two)),
+            row.per_second.words(thousands),
+            row.of_best.words(|value| format!("{value:.2}")),
         ]
     }
 

@@ -374,8 +374,7 @@ const RATIOS: [&str; 5] =
     ["k requests/s", "p99 of short: with / without", "at the front", "ideal", "both serve it"];
 
 fn cell(figure: Figure) -> String {
-    let interval = figure.interval.map(|(low, high)| format!(" ({low:.2} to {high:.2})"));
-    format!("{:.2}{}", figure.value, interval.unwrap_or_default())
+    figure.words(|value| format!("{value:.2}"))
 }
 
 fn conclusion(ratios: &[Ratio]) -> String {

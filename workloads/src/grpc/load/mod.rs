@@ -164,6 +164,11 @@ impl Generator {
         Ok(Generator { client, calls: calls.clone(), mix, seed })
     }
 
+    /// Gives later loads another seed.
+    pub fn set_seed(&mut self, seed: u64) {
+        self.seed = seed;
+    }
+
     /// Calls at `rate` per second, for the warm-up and then the measured time. Waits for answers until `drain` after the last
     /// call.
     ///
@@ -179,8 +184,6 @@ impl Generator {
         let settings = generator::Settings {
             lag_p99_limit_ns: LAG_P99_LIMIT_NS,
             last_lag_limit_ns: LAST_LAG_LIMIT_NS,
-            // A burst of answers after a server's stop takes a while to handle. It must not set latencies aside.
-            stall_ns: u64::MAX,
             ..generator::Settings::new(duration, warm_up, Seat::Shared)
         };
         self.client.begin();

@@ -183,12 +183,12 @@ fn json_keys_equal_those_of_a_native_run() {
     let mut measured = system.run(20_000.0, None).unwrap();
     let (total_ns, stalled_ns, generator_ns) = (Some(1), Some(1), Some(1));
     measured.used = Used { total_ns, stalled_ns, generator_ns, ..measured.used };
-    let row = Row { points: vec![measured], ..Row::new(system.stack, &system.seats) };
     let limits = limits(&scenario);
+    let row = Row::simulated(system.stack, &system.seats, vec![measured], &limits);
     let native = RunResult {
         host: "user".to_owned(),
-        variants: vec![row.variant(&scenario, &limits, found::AGENT_WITH_LOOKS)],
-        extra: found::extra(&scenario, &[row], equal, &[], &limits),
+        variants: vec![row.variant(&scenario, found::AGENT_WITH_LOOKS)],
+        extra: found::extra(&scenario, &[row], equal, &[], &limits, &|_, _, _| None),
         ..simulated.clone()
     };
     let keys = |result: &RunResult| keys(&serde_json::to_value(result).unwrap());
