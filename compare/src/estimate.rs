@@ -140,12 +140,13 @@ fn sorted(values: &[f64]) -> Vec<f64> {
 /// The rank, from 1, of the lower end among `count` ratios; the upper end has the same rank from the other side. The median
 /// lies below the value of rank r with the probability that fewer than r of `count` fair coins show heads.
 fn rank(count: usize) -> Option<usize> {
-    let mut exactly = 0.5_f64.powi(i32::try_from(count).ok()?);
-    let (mut below, mut rank) = (exactly, 0);
+    // The logarithm of the probability of exactly `rank` heads: of a thousand coins, that of none is not above 0 in an f64.
+    let mut exactly = -(count as f64) * std::f64::consts::LN_2;
+    let (mut below, mut rank) = (exactly.exp(), 0);
     while below <= (1.0 - CONFIDENCE) / 2.0 && rank < count {
         rank += 1;
-        exactly *= (count + 1 - rank) as f64 / rank as f64;
-        below += exactly;
+        exactly += ((count + 1 - rank) as f64 / rank as f64).ln();
+        below += exactly.exp();
     }
     (rank > 0).then_some(rank)
 }
@@ -182,6 +183,17 @@ mod tests {
             assert_eq!(rank(count), expected, "{count} pairs");
         }
         assert_eq!(rank(0), None);
+    }
+
+    /// From 1,075 rounds on, both ends of an interval were on the wrong side.
+    #[test]
+    fn ranks_of_many_rounds_are_those_of_the_normal_distribution() {
+        for count in [1_000, 1_074, 1_075, 1_090, 10_000] {
+            let half = count as f64 / 2.0;
+            let expected = half - 1.96 * (half / 2.0).sqrt();
+            let found = rank(count).unwrap() as f64;
+            assert!((found - expected).abs() <= 1.5, "{count}: {found}, expected {expected}");
+        }
     }
 
     #[test]
