@@ -123,10 +123,10 @@ pub fn of(ids: &[&str], model: &Model, seeds: u64) -> Vec<Job> {
     let mut jobs = placements::gains(wanted("fig6b"), model);
     for seed in 1..=seeds {
         let model = Model { seed, ..model.clone() };
-        jobs.extend(seeded(ids, &model).into_iter().map(|job| Job { seed, ..job }));
+        let ends = mind_the_gap::jobs_of_ends(ids, seed);
+        jobs.extend(seeded(ids, &model).into_iter().chain(ends).map(|job| Job { seed, ..job }));
     }
     jobs.extend(placements::gets(wanted("fig6a"), model));
-    jobs.extend(mind_the_gap::jobs_of_ends(ids));
     if wanted("beyond") {
         jobs.extend(beyond::jobs());
     }

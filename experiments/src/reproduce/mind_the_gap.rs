@@ -142,11 +142,12 @@ pub fn jobs(ids: &[&str], seed: u64) -> Vec<Job> {
     jobs
 }
 
-/// The prototype's jobs of these groups, at both ends of the range that the fit leaves open.
-pub fn jobs_of_ends(ids: &[&str]) -> Vec<Job> {
+/// The prototype's jobs of these groups with this seed, at both ends of the range that the fit leaves open.
+pub fn jobs_of_ends(ids: &[&str], seed: u64) -> Vec<Job> {
     let (fit, open) = (Offload::builtin(), Open::builtin());
     let ends = ENDS.into_iter().zip([open.least, open.most]);
-    ends.flat_map(|(suffix, value)| of_prototype(ids, &fit.model(value), suffix)).collect()
+    let model = |value| Model { seed, ..fit.model(value) };
+    ends.flat_map(|(suffix, value)| of_prototype(ids, &model(value), suffix)).collect()
 }
 
 /// The comparisons among these groups. Figure 6 is compared with Figure 5.
@@ -231,7 +232,7 @@ pub fn ours(id: &str, done: &BTreeMap<&str, &Done>) -> Option<f64> {
     of_prototype_as(id, done, FITTED)
 }
 
-/// Lowest and highest value of a row over the range that the fit leaves open; None if the row does not depend on it.
+/// Lowest and highest value of a row under one seed, over the range that the fit leaves open; None if the row does not depend on it.
 pub fn interval(id: &str, done: &BTreeMap<&str, &Done>) -> Option<[f64; 2]> {
     let depends = id.starts_with("mtg3-") || id.contains("-waiting") || id.ends_with("-saturation");
     let [least, most] = ENDS.map(|suffix| of_prototype_as(id, done, suffix).filter(|_| depends));
@@ -387,7 +388,7 @@ mod tests {
 
     #[test]
     fn figure_3_has_a_job_per_outstanding_number_and_end_of_the_fit() {
-        let jobs = jobs(&["mtg3"], 1).into_iter().chain(jobs_of_ends(&["mtg3"]));
+        let jobs = jobs(&["mtg3"], 1).into_iter().chain(jobs_of_ends(&["mtg3"], 1));
         let names: Vec<String> = jobs.map(|job| job.name).collect();
         for workers in WORKERS {
             for suffix in [FITTED, ENDS[0], ENDS[1]] {

@@ -138,8 +138,9 @@ fn row(printed: Printed, fit: &Fit, intervals: &Intervals, by_seed: &[ByName<'_>
     let paper = ours.map_or(printed.low, nearer);
     let diff = ours.map(|ours| ours - ours.clamp(printed.low, printed.high));
     let relative = printed.unit != "%" && paper != 0.0;
-    let first = by_seed.first();
-    let interval = first.and_then(|done| interval(&printed.id, intervals, done));
+    let of_seeds = by_seed.iter().filter_map(|done| interval(&printed.id, intervals, done));
+    let interval =
+        of_seeds.reduce(|all, [low, high]| [f64::min(all[0], low), f64::max(all[1], high)]);
     let width = interval.map(|[low, high]| high - low);
     let inside = interval.map(|[low, high]| low <= printed.high && printed.low <= high);
     let kind = match (kind(&printed, fit), width, ours) {
@@ -220,7 +221,7 @@ fn kind(printed: &Printed, fit: &Fit) -> Kind {
     }
 }
 
-/// Lowest and highest value of a row: what the fit leaves open, or the uncertainty of the inputs of Figures 5 and 6b.
+/// Lowest and highest value of a row under one seed: what the fit leaves open, or the uncertainty of the inputs of Figures 5 and 6b.
 fn interval(id: &str, intervals: &Intervals, done: &ByName<'_>) -> Option<[f64; 2]> {
     let of_job = |job: &str, times: f64| {
         let done = done.get(job)?;
