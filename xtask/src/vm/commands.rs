@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::shared_boot::Check;
-use super::tests::{Answer, expect, has_decided};
+use super::suite::{Answer, expect, has_decided};
 use super::{Program, WAVE, WAVE_BENCH, built_as_tested};
 
 /// All checks. The one that may crash the kernel comes last.

@@ -26,7 +26,7 @@ mod session;
 mod share;
 mod shared_boot;
 mod sources;
-mod tests;
+mod suite;
 mod tools;
 
 use std::os::unix::fs::MetadataExt;
@@ -84,7 +84,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
     let result = match arguments::parse(arguments) {
         Ok(Request::Fetch { update }) => fetch(update),
         Ok(Request::Run(wanted)) => run(&wanted),
-        Ok(Request::Test { part }) => Ok(tests::run(part.as_deref())),
+        Ok(Request::Test { part }) => Ok(suite::run(part.as_deref())),
         Ok(Request::Icount { json }) => icount::run(json),
         Err(error) => Err(error),
     };
@@ -101,9 +101,9 @@ pub fn main(arguments: &[String]) -> ExitCode {
     })
 }
 
-/// Fetches and installs what [`tests`] need besides programs of the workspace.
+/// Fetches and installs what [`suite`] needs besides programs of the workspace.
 pub fn prepare() -> Result<(), Error> {
-    tests::kernel().map(drop)
+    suite::kernel().map(drop)
 }
 
 fn fetch(update: bool) -> Result<ExitCode, Error> {
@@ -154,7 +154,7 @@ fn output_of(command: &mut Command) -> Result<Output, String> {
 }
 
 #[cfg(test)]
-mod unit_tests {
+mod tests {
     use super::*;
 
     #[test]

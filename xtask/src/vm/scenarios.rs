@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::kernel::Kernel;
 use super::machine::Wanted;
-use super::tests::{Answer, in_machine};
+use super::suite::{Answer, in_machine};
 use super::{WAVE, built, built_as_tested};
 
 const BAKEOFF: &str = include_str!("../../../scenarios/memory-bakeoff.toml");

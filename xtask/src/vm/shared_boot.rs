@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::kernel::Kernel;
 use super::machine::Wanted;
 use super::session;
-use super::tests::Answer;
+use super::suite::Answer;
 
 /// A command for the guest, and the judgement of its answer.
 #[derive(Debug)]
