@@ -534,7 +534,6 @@ mod tests {
         assert_eq!(point.sent, point.done + point.refused);
         assert!(point.refused.abs_diff(point.done) <= 1);
         assert!(point.served() <= 0.51);
-        // A stall of the machine that runs this test sets some latencies aside (docs/adr/0009).
         assert_eq!(point.latency("GET").unwrap().count, point.done);
         assert_eq!(point.verdict(&Limits::default()), Verdict::Saturated);
     }

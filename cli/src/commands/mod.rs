@@ -45,7 +45,7 @@ use wave_lab::{policies, replay, trace};
   wave serve kv --offload /tmp/kv.sock     gRPC without sockets; docs/guide/rpc.md
 
 Exit codes: 0 success; 1 a check of the run failed; 2 bad arguments or a bad scenario;
-3 this machine cannot run it (the message says what to type); 4 no result, for example because other processes disturbed it."
+3 this machine cannot run it (the message says what to type); 4 no result, for example because the load generator did not keep up."
 )]
 pub struct Wave {
     #[command(subcommand)]

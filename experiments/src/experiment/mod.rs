@@ -107,7 +107,7 @@ pub trait Report {
         Vec::new()
     }
 
-    /// Whether there is a result; false if other processes disturbed the run too much.
+    /// Whether there is a result; false if no point is a measurement.
     fn is_measured(&self) -> bool {
         true
     }

@@ -30,6 +30,7 @@ mod session;
 pub mod sim;
 mod system;
 pub mod udp;
+mod udp_about;
 pub mod udp_feedback;
 pub mod udp_preemption;
 

@@ -14,10 +14,10 @@ use wave_workloads::udp::{Asked, ClosedLoad, Shape};
 pub use self::result::{Row, UdpResult};
 use super::agent::AgentProcess;
 use super::neighbours::Neighbours;
-use super::rounds::Machine;
 use super::rpc::host_options;
 use super::seating::{self, Seating};
-use super::{Failure, Journal, keep_house, machine, take_generators_seat};
+use super::udp_about::About;
+use super::{Failure, Journal, keep_house, take_generators_seat};
 use crate::scenario::Udp;
 use crate::store;
 use wave_lab::progress::Progress;
@@ -69,10 +69,11 @@ pub fn run(scenario: &Udp, quiet: bool, journal: &Journal) -> Result<UdpResult, 
         }
     }
     drop(systems);
-    let busy = Machine::since(neighbours, &cpus).too_busy();
     let rows = result::rows(&scenario.outstanding, &measured);
-    let (machine, started) = (machine::machine(cpus.len()), journal.started());
-    Ok(UdpResult::new(scenario, rows, busy, machine, seating.to_string(), started))
+    let named = (scenario.name.as_str(), scenario.description.as_str());
+    let (seating, ran) = (seating.to_string(), (journal, neighbours));
+    let about = About::new("udp", named, &scenario.link, seating, &cpus, ran)?;
+    Ok(UdpResult::new(scenario, rows, about))
 }
 
 impl System {

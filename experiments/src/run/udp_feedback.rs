@@ -16,10 +16,11 @@ use wave_workloads::udp::{Asked, ClosedLoad, Generator, Outcome, Settings, Shape
 pub use self::result::{FeedbackResult, Row};
 use super::agent::AgentProcess;
 use super::neighbours::Neighbours;
-use super::rounds::{Machine, over_rounds};
+use super::rounds::over_rounds;
 use super::rpc::host_options;
 use super::seating::{self, Seating};
-use super::{Failure, Journal, keep_house, machine, take_generators_seat};
+use super::udp_about::About;
+use super::{Failure, Journal, keep_house, take_generators_seat};
 use crate::scenario::UdpFeedback;
 use crate::store;
 use wave_lab::progress::Progress;
@@ -160,11 +161,12 @@ pub fn run(
     let rows = kinds.iter().zip(&measured);
     let rows = rows.map(|(&(load, sender), all)| Row::new(load, Sending::BOTH[sender], all));
     let rows: Vec<Row> = rows.collect();
-    let (machine, started) = (machine::machine(cpus.len()), journal.started());
     let seating = system.seating.to_string();
     drop(system);
-    let busy = Machine::since(neighbours, &cpus).too_busy();
-    Ok(FeedbackResult::new(scenario, capacity, rows, busy, machine, seating, started))
+    let named = (scenario.name.as_str(), scenario.description.as_str());
+    let ran = (journal, neighbours);
+    let about = About::new("udp-feedback", named, &scenario.link, seating, &cpus, ran)?;
+    Ok(FeedbackResult::new(scenario, capacity, rows, about))
 }
 
 impl System {

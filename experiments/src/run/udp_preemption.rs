@@ -17,9 +17,9 @@ use self::serving::{Measured, Serving, Wanted};
 use super::ideal;
 use super::neighbours::Neighbours;
 use super::point::Terms;
-use super::rounds::Machine;
 use super::seating;
-use super::{Failure, Journal, machine};
+use super::udp_about::About;
+use super::{Failure, Journal};
 use crate::scenario::UdpPreemption;
 use wave_lab::progress::Progress;
 
@@ -114,7 +114,9 @@ pub fn run(
         (scheduling.name(), wanted.policy, measured)
     });
     let ran: Vec<_> = ran.collect();
-    let busy = Machine::since(neighbours, &cpus).too_busy();
+    let named = (scenario.name.as_str(), scenario.description.as_str());
+    let (seats, kept) = (seating.to_string(), (journal, neighbours));
+    let about = About::new("udp-preemption", named, &scenario.link, seats, &cpus, kept)?;
     let ideals = Scheduling::ALL.map(|scheduling| {
         let of_round = |load, round| {
             let scenario = UdpPreemption { seed: scenario.seed + round, ..scenario.clone() };
@@ -124,8 +126,7 @@ pub fn run(
         loads.iter().map(at_load).collect::<Vec<Vec<_>>>()
     });
     let rows = result::rows(loads, ran, &ideals);
-    let (machine, started) = (machine::machine(cpus.len()), journal.started());
-    Ok(PreemptionResult::new(scenario, rows, busy, machine, seating.to_string(), started))
+    Ok(PreemptionResult::new(scenario, rows, about))
 }
 
 /// The p99 of short and of long requests with the same arrivals and scheduling without overhead.

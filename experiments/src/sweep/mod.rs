@@ -54,7 +54,7 @@ pub trait Runner: Sync {
     /// Runs a whole experiment, the point `id`, and returns the object that `wave run --json` prints of it.
     ///
     /// # Errors
-    /// There is no result, and why: the experiment cannot be run, a check failed, or other processes disturbed it.
+    /// There is no result, and why: the experiment cannot be run, a check failed, or no point is a measurement.
     fn run_experiment(&self, id: &str, run: &ExperimentRun) -> Result<Value, RunError>;
 }
 

@@ -56,7 +56,7 @@ impl Runner for ThisMachine {
         match output.status.code() {
             Some(0) => Ok(run.result(serde_json::from_slice(&output.stdout)?)),
             Some(NOT_MEASURED) => {
-                Err("other processes disturbed the run, so it has no result: sweep again".into())
+                Err("no point of the run is a measurement: sweep again on a quiet machine".into())
             }
             Some(_) => Err(last.into()),
             None => Err(format!("its process was killed: {}", output.status).into()),
@@ -66,5 +66,5 @@ impl Runner for ThisMachine {
 
 /// Name of an experiment's scenario in its directory.
 const SCENARIO: &str = "scenario.toml";
-/// Exit code of a run that other processes disturbed.
+/// Exit code of a run without a measurement.
 const NOT_MEASURED: i32 = 4;

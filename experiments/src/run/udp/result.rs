@@ -3,19 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use comfy_table::CellAlignment;
-use maud::html;
 use serde::Serialize;
 use wave_lab::terminal::counted;
 use wave_lab::{Failure, table};
-use wave_report::model::{Figure, Machine};
+use wave_report::model::Figure;
 use wave_report::number::{short, thousands};
-use wave_report::plot::curves;
 use wave_report::terminal::wrapped;
-use wave_report::{Directory, ReportError, document, figure, folder};
 
 use super::Measured;
-use crate::run::machine;
 use crate::run::rounds::over_rounds;
+use crate::run::udp_about::{About, Page, drawn};
 use crate::scenario::Udp;
 
 const HEAD: [&str; 3] = ["outstanding", "k requests/s", "of the best"];
@@ -63,15 +60,8 @@ pub(super) fn rows(outstanding: &[u32], measured: &[Vec<Measured>]) -> Vec<Row> 
 /// The result of a scenario of kind `udp`.
 #[derive(Clone, Debug, Serialize)]
 pub struct UdpResult {
-    scenario: String,
-    host: &'static str,
-    kind: &'static str,
-    description: String,
-    version: &'static str,
-    machine: Machine,
-    seating: String,
-    started: String,
-    link: String,
+    #[serde(flatten)]
+    about: About,
     workers: u32,
     work_us: f64,
     under_way: u32,
@@ -79,34 +69,17 @@ pub struct UdpResult {
     curve: Vec<Row>,
     /// The smallest number with throughput within 5% of the best; null if every row lost datagrams in most of its rounds.
     knee: Option<u32>,
-    /// The answer to the scenario's question, in a sentence.
-    conclusion: String,
 }
 
 impl UdpResult {
-    pub(super) fn new(
-        scenario: &Udp,
-        curve: Vec<Row>,
-        busy: Option<String>,
-        machine: Machine,
-        seating: String,
-        started: String,
-    ) -> UdpResult {
+    pub(super) fn new(scenario: &Udp, curve: Vec<Row>, mut about: About) -> UdpResult {
+        about.conclude(conclusion(&curve));
         UdpResult {
-            scenario: scenario.name.clone(),
-            host: "user",
-            kind: "udp",
-            description: scenario.description.clone(),
-            version: machine::version(),
-            machine,
-            seating,
-            started,
-            link: scenario.link.to_string(),
+            about,
             workers: scenario.workers,
             work_us: scenario.work_us,
             under_way: scenario.sockets * scenario.under_way,
             knee: knee(&curve),
-            conclusion: busy.unwrap_or_else(|| conclusion(&curve)),
             curve,
         }
     }
@@ -124,12 +97,13 @@ impl UdpResult {
         for row in &self.curve {
             all.add_row(self.cells(row));
         }
-        let conclusion = wrapped(&self.conclusion);
-        format!("{}\n\n{all}{}\n\n{conclusion}", wrapped(&self.about()), self.others())
+        let conclusion = wrapped(&self.about.conclusion);
+        format!("{}\n\n{all}{}\n\n{conclusion}", wrapped(&self.terms()), self.others())
     }
 
-    fn about(&self) -> String {
-        let UdpResult { workers, work_us, under_way, link, seating, .. } = self;
+    fn terms(&self) -> String {
+        let UdpResult { workers, work_us, under_way, about, .. } = self;
+        let About { link, seating, .. } = about;
         let (work, workers) = (short(*work_us), counted(*workers, "worker"));
         format!("{workers}, requests of {work} us, {under_way} in flight, link {link}. {seating}")
     }
@@ -157,11 +131,7 @@ impl UdpResult {
         let points = self.curve.iter().map(point);
         let median = ("median".to_owned(), points.collect());
         let axes = ["outstanding requests per worker", "k requests/s"];
-        let plot = curves::draw("Throughput", axes, &[median]);
-        let plot = plot.map_err(|error| ReportError::Draw {
-            file: "throughput.svg",
-            why: error.to_string(),
-        })?;
+        let plot = drawn("throughput.svg", "Throughput", axes, &[median])?;
         let mut csv = "outstanding,per_second,low,high,of_best\n".to_owned();
         for Row { outstanding, per_second, of_best, .. } in &self.curve {
             let ends =
@@ -169,28 +139,13 @@ impl UdpResult {
             let [low, high] = ends.unwrap_or_default();
             csv += &format!("{outstanding},{},{low},{high},{}\n", per_second.value, of_best.value);
         }
-        let directory = Directory::create(folder(out, &self.scenario, self.host))?;
-        directory.write("throughput.svg", plot.as_bytes())?;
-        directory.write("curve.csv", csv.as_bytes())?;
-        directory.write("results.json", &serde_json::to_vec(self).map_err(Failure::cannot)?)?;
-        directory.write("report.html", self.page(&plot).as_bytes())?;
-        Ok(directory.into_path())
-    }
-
-    fn page(&self, plot: &str) -> String {
-        let body = html! {
-            p { (self.description) }
-            p { (self.about()) }
-            p { strong { (self.conclusion) } }
-            table {
-                thead { tr { @for cell in HEAD { th { (cell) } } } }
-                tbody { @for row in &self.curve { tr { @for cell in self.cells(row) { td { (cell) } } } } }
-            }
-            p { (self.others()) }
-            (figure(plot))
-            p { "Wave " (self.version) ", " (self.machine.model) ", Linux " (self.machine.kernel) ", " (self.started) }
+        let page = Page {
+            about: &self.terms(),
+            tables: vec![(&HEAD, self.curve.iter().map(|row| self.cells(row).into()).collect())],
+            others: &self.others(),
         };
-        document(&self.scenario, &body)
+        let files = (("throughput.svg", plot.as_str()), ("curve.csv", csv.as_str()));
+        self.about.write(out, files.0, files.1, self, &page)
     }
 }
 

@@ -3,33 +3,22 @@
 use std::path::{Path, PathBuf};
 
 use comfy_table::CellAlignment;
-use maud::html;
 use serde::Serialize;
 use wave_lab::terminal::counted;
 use wave_lab::{Failure, table};
-use wave_report::model::{Figure, Machine};
+use wave_report::model::Figure;
 use wave_report::number::{micros, short, thousands};
-use wave_report::plot::curves;
+use wave_report::plot::curves::Curve;
 use wave_report::terminal::wrapped;
-use wave_report::{Directory, ReportError, document, figure, folder};
 
 use super::{Measured, Sending};
-use crate::run::machine;
 use crate::run::rounds::over_rounds;
+use crate::run::udp_about::{About, Page, drawn};
 use crate::scenario::UdpFeedback;
 
 /// Columns of the table; figures are medians over rounds.
-const HEAD: [&str; 9] = [
-    "load",
-    "senders",
-    "in time, k/s",
-    "95% interval",
-    "p50, us",
-    "p99, us",
-    "open",
-    "refused",
-    "not sent",
-];
+const HEAD: [&str; 8] =
+    ["load", "senders", "in time, k/s", "p50, us", "p99, us", "open", "refused", "not sent"];
 
 /// One load by one kind of sender.
 #[derive(Clone, Debug, Serialize)]
@@ -68,13 +57,10 @@ impl Row {
     fn cells(&self) -> Vec<String> {
         let percent = |share: Figure| format!("{:.1}%", 100.0 * share.value);
         let us = |ns: Figure| micros(ns.value as u64);
-        let rate = self.within_limit_per_second;
-        let known = |(low, high)| format!("{} to {}", thousands(low), thousands(high));
         vec![
             self.load.to_string(),
             self.senders.to_owned(),
-            thousands(rate.value),
-            rate.interval.map_or_else(|| "-".to_owned(), known),
+            self.within_limit_per_second.words(thousands),
             us(self.p50_ns),
             us(self.p99_ns),
             short(self.open_at_host.value),
@@ -87,15 +73,8 @@ impl Row {
 /// The result of a scenario of kind `udp-feedback`.
 #[derive(Clone, Debug, Serialize)]
 pub struct FeedbackResult {
-    scenario: String,
-    host: &'static str,
-    kind: &'static str,
-    description: String,
-    version: &'static str,
-    machine: Machine,
-    seating: String,
-    started: String,
-    link: String,
+    #[serde(flatten)]
+    about: About,
     workers: u32,
     outstanding: u32,
     work_us: f64,
@@ -109,8 +88,6 @@ pub struct FeedbackResult {
     in_time_with_feedback: f64,
     in_time_without_feedback: f64,
     rows: Vec<Row>,
-    /// The answer to the scenario's question, in a sentence.
-    conclusion: String,
 }
 
 impl FeedbackResult {
@@ -118,25 +95,14 @@ impl FeedbackResult {
         scenario: &UdpFeedback,
         capacity_per_second: Figure,
         rows: Vec<Row>,
-        busy: Option<String>,
-        machine: Machine,
-        seating: String,
-        started: String,
+        about: About,
     ) -> FeedbackResult {
         let in_time = |sending: Sending| {
             let row = rows.iter().rev().find(|row| row.senders == sending.name());
             row.map_or(0.0, |row| row.within_limit_per_second.value / capacity_per_second.value)
         };
         let mut result = FeedbackResult {
-            scenario: scenario.name.clone(),
-            host: "user",
-            kind: "udp-feedback",
-            description: scenario.description.clone(),
-            version: machine::version(),
-            machine,
-            seating,
-            started,
-            link: scenario.link.to_string(),
+            about,
             workers: scenario.workers,
             outstanding: scenario.outstanding,
             work_us: scenario.work_us,
@@ -148,9 +114,8 @@ impl FeedbackResult {
             in_time_without_feedback: in_time(Sending::All),
             capacity_per_second,
             rows,
-            conclusion: String::new(),
         };
-        result.conclusion = busy.unwrap_or_else(|| result.found());
+        result.about.conclude(result.found());
         result
     }
 
@@ -165,11 +130,12 @@ impl FeedbackResult {
             column.set_cell_alignment(CellAlignment::Right);
         }
         all.add_rows(self.rows.iter().map(Row::cells));
-        format!("{}\n\n{all}\n\n{}", wrapped(&self.about()), wrapped(&self.conclusion))
+        format!("{}\n\n{all}\n\n{}", wrapped(&self.terms()), wrapped(&self.about.conclusion))
     }
 
-    fn about(&self) -> String {
-        let FeedbackResult { workers, sockets, queue_target, link, seating, .. } = self;
+    fn terms(&self) -> String {
+        let FeedbackResult { workers, sockets, queue_target, about, .. } = self;
+        let About { link, seating, .. } = about;
         let (work, limit) = (short(self.work_us), self.limit_us);
         let (workers, sockets) = (counted(*workers, "worker"), counted(*sockets, "socket"));
         let capacity = thousands(self.capacity_per_second.value);
@@ -195,17 +161,17 @@ impl FeedbackResult {
             let points = rows.map(|row| (row.load, row.within_limit_per_second.value / 1e3));
             (sending.name().to_owned(), points.collect())
         };
-        let curves: Vec<curves::Curve> = Sending::BOTH.into_iter().map(curve).collect();
+        let curves: Vec<Curve> = Sending::BOTH.into_iter().map(curve).collect();
         let axes = ["offered load / capacity", "k replies in time/s"];
-        let plot = curves::draw("Goodput under overload", axes, &curves);
-        let plot = plot
-            .map_err(|error| ReportError::Draw { file: "goodput.svg", why: error.to_string() })?;
-        let directory = Directory::create(folder(out, &self.scenario, self.host))?;
-        directory.write("goodput.svg", plot.as_bytes())?;
-        directory.write("rows.csv", self.csv().as_bytes())?;
-        directory.write("results.json", &serde_json::to_vec(self).map_err(Failure::cannot)?)?;
-        directory.write("report.html", self.page(&plot).as_bytes())?;
-        Ok(directory.into_path())
+        let plot = drawn("goodput.svg", "Goodput under overload", axes, &curves)?;
+        let csv = self.csv();
+        let (plot, csv) = (("goodput.svg", plot.as_str()), ("rows.csv", csv.as_str()));
+        self.about.write(out, plot, csv, self, &self.page(&self.terms()))
+    }
+
+    fn page<'a>(&self, terms: &'a str) -> Page<'a> {
+        let rows = self.rows.iter().map(Row::cells).collect();
+        Page { about: terms, tables: vec![(&HEAD, rows)], others: "" }
     }
 
     /// Medians over rounds.
@@ -227,26 +193,12 @@ impl FeedbackResult {
         }
         csv
     }
-
-    fn page(&self, plot: &str) -> String {
-        let body = html! {
-            p { (self.description) }
-            p { (self.about()) }
-            p { strong { (self.conclusion) } }
-            table {
-                thead { tr { @for cell in HEAD { th { (cell) } } } }
-                tbody { @for row in &self.rows { tr { @for cell in row.cells() { td { (cell) } } } } }
-            }
-            (figure(plot))
-            p { "Wave " (self.version) ", " (self.machine.model) ", Linux " (self.machine.kernel) ", " (self.started) }
-        };
-        document(&self.scenario, &body)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::Journal;
     use crate::scenario::parse_udp_feedback;
 
     fn measured(per_second: f64) -> Measured {
@@ -264,17 +216,21 @@ mod tests {
         let text = include_str!("../../../../scenarios/udp-feedback.toml");
         let scenario = parse_udp_feedback(Path::new("udp-feedback.toml"), text).unwrap();
         let result = |busy| {
-            let machine = Machine { cpus: 2, model: "m".into(), kernel: "k".into() };
+            let named = (scenario.name.as_str(), scenario.description.as_str());
+            let ran = (&Journal::none(), None);
+            let about = About::new("udp-feedback", named, &scenario.link, "s".into(), &[0, 1], ran);
+            let mut about = about.unwrap();
+            about.busy = busy;
             let (capacity, rows) = (over_rounds(&[1_000.0]), [low.clone(), high.clone()].concat());
-            FeedbackResult::new(&scenario, capacity, rows, busy, machine, "s".into(), "t".into())
+            FeedbackResult::new(&scenario, capacity, rows, about)
         };
         let found = result(None);
         assert_eq!((found.in_time_with_feedback, found.in_time_without_feedback), (0.8, 0.1));
         let conclusion = "At 2 times the capacity, 0.80 of the capacity is served in time with feedback, and 0.10 without.";
         assert!(found.text().ends_with(conclusion), "{}", found.text());
         assert_eq!(serde_json::to_value(&found).unwrap()["conclusion"], conclusion);
-        assert!(found.page("").contains(conclusion));
+        assert!(found.about.page(&found.page("terms"), "").contains(conclusion));
         assert_eq!(found.csv().lines().count(), 1 + 4);
-        assert_eq!(result(Some("busy".into())).conclusion, "busy");
+        assert_eq!(result(Some("busy".into())).about.conclusion, "busy");
     }
 }

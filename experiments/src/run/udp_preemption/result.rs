@@ -3,22 +3,20 @@
 use std::path::{Path, PathBuf};
 
 use comfy_table::CellAlignment;
-use maud::html;
 use serde::Serialize;
 use wave_compare::{Better, Pool, median};
 use wave_lab::terminal::counted;
 use wave_lab::{Failure, table};
-use wave_report::model::{Figure, Machine, SATURATION_SERVED};
+use wave_report::model::{Figure, SATURATION_SERVED};
 use wave_report::number::{micros, short, thousands};
-use wave_report::plot::curves;
+use wave_report::plot::curves::Curve;
 use wave_report::terminal::wrapped;
-use wave_report::{Directory, ReportError, document, figure, folder};
 use wave_workloads::point::ClassLatency;
 use wave_workloads::udp::Outcome;
 
 use super::Measured;
-use crate::run::machine;
 use crate::run::rounds::{over_rounds, samples_of};
+use crate::run::udp_about::{About, Page, drawn};
 use crate::scenario::UdpPreemption;
 
 /// Names of the classes: short requests, and long ones.
@@ -162,15 +160,8 @@ fn served(rounds: &[Measured]) -> f64 {
 /// The result of a scenario of kind `udp-preemption`.
 #[derive(Clone, Debug, Serialize)]
 pub struct PreemptionResult {
-    scenario: String,
-    host: &'static str,
-    kind: &'static str,
-    description: String,
-    version: &'static str,
-    machine: Machine,
-    seating: String,
-    started: String,
-    link: String,
+    #[serde(flatten)]
+    about: About,
     cores: u32,
     threads: u32,
     outstanding: u32,
@@ -183,29 +174,17 @@ pub struct PreemptionResult {
     /// At each load.
     short_p99_ratios: Vec<Ratio>,
     variants: Vec<Row>,
-    /// The answer to the scenario's question, in a sentence.
-    conclusion: String,
 }
 
 impl PreemptionResult {
     pub(super) fn new(
         scenario: &UdpPreemption,
         (variants, short_p99_ratios): (Vec<Row>, Vec<Ratio>),
-        busy: Option<String>,
-        machine: Machine,
-        seating: String,
-        started: String,
+        mut about: About,
     ) -> PreemptionResult {
+        about.conclude(conclusion(&short_p99_ratios));
         PreemptionResult {
-            scenario: scenario.name.clone(),
-            host: "user",
-            kind: "udp-preemption",
-            description: scenario.description.clone(),
-            version: machine::version(),
-            machine,
-            seating,
-            started,
-            link: scenario.link.to_string(),
+            about,
             cores: scenario.cores,
             threads: scenario.threads,
             outstanding: scenario.outstanding,
@@ -215,7 +194,6 @@ impl PreemptionResult {
             long_percent: scenario.long_percent,
             rounds: scenario.rounds,
             seed: scenario.seed,
-            conclusion: busy.unwrap_or_else(|| conclusion(&short_p99_ratios)),
             short_p99_ratios,
             variants,
         }
@@ -237,16 +215,17 @@ impl PreemptionResult {
         };
         format!(
             "{}\n\n{}\n\n{}{}\n\n{}",
-            wrapped(&self.about()),
+            wrapped(&self.terms()),
             drawn(&TIMES, 3, self.times()),
             drawn(&RATIOS, 0, self.ratios()),
             self.others(),
-            wrapped(&self.conclusion)
+            wrapped(&self.about.conclusion)
         )
     }
 
-    fn about(&self) -> String {
-        let PreemptionResult { cores, threads, outstanding, slice_us, link, seating, .. } = self;
+    fn terms(&self) -> String {
+        let PreemptionResult { cores, threads, outstanding, slice_us, about, .. } = self;
+        let About { link, seating, .. } = about;
         let [short_us, long_us, percent] =
             [self.short_us, self.long_us, self.long_percent].map(short);
         let (cores, threads) = (counted(*cores, "core"), counted(*threads, "thread"));
@@ -313,17 +292,17 @@ impl PreemptionResult {
                 |at: &AtLoad| (at.offered_per_second / 1e3, at.client[0].p99_ns.value / 1e3);
             (row.name.to_owned(), served.map(point).collect())
         };
-        let all: Vec<curves::Curve> = self.variants.iter().map(curve).collect();
+        let all: Vec<Curve> = self.variants.iter().map(curve).collect();
         let axes = ["offered k requests/s", "p99 of short requests at the client, us"];
-        let plot = curves::draw("Tail of short requests", axes, &all);
-        let plot =
-            plot.map_err(|error| ReportError::Draw { file: "p99.svg", why: error.to_string() })?;
-        let directory = Directory::create(folder(out, &self.scenario, self.host))?;
-        directory.write("p99.svg", plot.as_bytes())?;
-        directory.write("points.csv", self.csv().as_bytes())?;
-        directory.write("results.json", &serde_json::to_vec(self).map_err(Failure::cannot)?)?;
-        directory.write("report.html", self.page(&plot).as_bytes())?;
-        Ok(directory.into_path())
+        let plot = drawn("p99.svg", "Tail of short requests", axes, &all)?;
+        let csv = self.csv();
+        let page = Page {
+            about: &self.terms(),
+            tables: vec![(&TIMES, self.times()), (&RATIOS, self.ratios())],
+            others: &self.others(),
+        };
+        let (plot, csv) = (("p99.svg", plot.as_str()), ("points.csv", csv.as_str()));
+        self.about.write(out, plot, csv, self, &page)
     }
 
     fn csv(&self) -> String {
@@ -339,24 +318,6 @@ impl PreemptionResult {
             }
         }
         csv
-    }
-
-    fn page(&self, plot: &str) -> String {
-        let tables: [(&[&str], Vec<Vec<String>>); 2] =
-            [(&TIMES, self.times()), (&RATIOS, self.ratios())];
-        let body = html! {
-            p { (self.description) }
-            p { (self.about()) }
-            p { strong { (self.conclusion) } }
-            @for (head, rows) in &tables { table {
-                thead { tr { @for cell in *head { th { (cell) } } } }
-                tbody { @for row in rows { tr { @for cell in row { td { (cell) } } } } }
-            } }
-            p { (self.others()) }
-            (figure(plot))
-            p { "Wave " (self.version) ", " (self.machine.model) ", Linux " (self.machine.kernel) ", " (self.started) }
-        };
-        document(&self.scenario, &body)
     }
 }
 
@@ -409,7 +370,7 @@ mod tests {
     use wave_workloads::recorder::{Latency, encode, histogram};
 
     use super::*;
-    use crate::run::failed_point;
+    use crate::run::{Journal, failed_point};
     use crate::scenario::parse_udp_preemption;
 
     /// A class of 100 requests, each with this time.
@@ -440,7 +401,6 @@ mod tests {
     fn result(done: u64) -> PreemptionResult {
         let text = include_str!("../../../../scenarios/mtg-fig2.toml");
         let scenario = parse_udp_preemption(Path::new("mtg-fig2.toml"), text).unwrap();
-        let machine = Machine { cpus: 2, model: "m".into(), kernel: "k".into() };
         // The machine was twice as slow in the second round.
         let rounds = |p99_ns: u64, done| vec![measured(p99_ns, done), measured(2 * p99_ns, done)];
         let with = vec![rounds(20_000, 100), rounds(30_000, 50)];
@@ -448,7 +408,10 @@ mod tests {
         let ran = vec![("with", "a".to_owned(), with), ("without", "b".to_owned(), without)];
         let ideals = [1, 4].map(|ns| vec![vec![[ns, 9], [ns, 9]]; 2]);
         let rows = rows(&[100.0, 200.0], ran, &ideals);
-        PreemptionResult::new(&scenario, rows, None, machine, "s".into(), "t".into())
+        let named = (scenario.name.as_str(), scenario.description.as_str());
+        let ran = (&Journal::none(), None);
+        let about = About::new("udp-preemption", named, &scenario.link, "s".into(), &[0, 1], ran);
+        PreemptionResult::new(&scenario, rows, about.unwrap())
     }
 
     #[test]
@@ -460,7 +423,7 @@ mod tests {
         // Half of the requests were not answered, with both.
         assert!(low.is_served && !high.is_served && high.client.value == 1.0);
         assert_eq!(found.variants[0].loads[0].slices_ended, 14);
-        assert!(found.is_measured() && found.conclusion.contains("by 0.25 at the client"));
+        assert!(found.is_measured() && found.about.conclusion.contains("by 0.25 at the client"));
         assert_eq!(found.csv().lines().count(), 1 + 4);
 
         // A round in which requests are lost is no quick one.

@@ -1,0 +1,127 @@
+//! What the result of every scenario over UDP states, and its files.
+
+use std::path::{Path, PathBuf};
+
+use maud::html;
+use serde::Serialize;
+use wave_report::model::Machine;
+use wave_report::plot::curves::{self, Curve};
+use wave_report::{Directory, ReportError, document, figure, folder};
+
+use super::neighbours::Neighbours;
+use super::{Failure, Journal, links, machine, rounds};
+use crate::scenario::Link;
+
+/// The fields that all these results share.
+#[derive(Clone, Debug, Serialize)]
+pub struct About {
+    scenario: String,
+    host: &'static str,
+    kind: &'static str,
+    pub(super) description: String,
+    version: &'static str,
+    machine: Machine,
+    pub(super) seating: String,
+    started: String,
+    pub(super) link: String,
+    /// Fitted, measured or assumed facts, each with its source.
+    facts: Vec<(String, String)>,
+    /// The answer to the scenario's question, in a sentence.
+    pub(super) conclusion: String,
+    /// The conclusion of a run on a machine that was busy.
+    #[serde(skip)]
+    pub(super) busy: Option<String>,
+}
+
+/// The words of a result's page: a head and rows for each table, and text before and after these.
+pub(super) struct Page<'a> {
+    pub about: &'a str,
+    pub tables: Vec<(&'a [&'a str], Vec<Vec<String>>)>,
+    pub others: &'a str,
+}
+
+impl About {
+    /// States what is known at the end of a run on `cpus`, which were watched since `before`. All agents must have ended.
+    pub(super) fn new(
+        kind: &'static str,
+        (scenario, description): (&str, &str),
+        link: &Link,
+        seating: String,
+        cpus: &[usize],
+        (journal, before): (&Journal, Option<Neighbours>),
+    ) -> Result<About, Failure> {
+        let if_disturbed = "intervals may be wider for it";
+        let mut facts: Vec<_> =
+            Neighbours::fact(before, journal, if_disturbed).into_iter().collect();
+        facts.extend(journal.fact());
+        facts.extend(links::facts_of_all([link].into_iter())?);
+        Ok(About {
+            scenario: scenario.to_owned(),
+            host: "user",
+            kind,
+            description: description.to_owned(),
+            version: machine::version(),
+            machine: machine::machine(cpus.len()),
+            seating,
+            started: journal.started(),
+            link: link.to_string(),
+            facts,
+            conclusion: String::new(),
+            busy: rounds::Machine::since(before, cpus).too_busy(),
+        })
+    }
+
+    /// Puts the conclusion in: that the machine was busy, or else `sentence`.
+    pub(super) fn conclude(&mut self, sentence: String) {
+        self.conclusion = self.busy.take().unwrap_or(sentence);
+    }
+
+    pub(super) fn page(&self, page: &Page<'_>, plot: &str) -> String {
+        let machine = &self.machine;
+        let body = html! {
+            p { (self.description) }
+            p { (page.about) }
+            p { strong { (self.conclusion) } }
+            @for (head, rows) in &page.tables { table {
+                thead { tr { @for cell in *head { th { (cell) } } } }
+                tbody { @for row in rows { tr { @for cell in row { td { (cell) } } } } }
+            } }
+            p { (page.others) }
+            (figure(plot))
+            @if !self.facts.is_empty() {
+                h2 { "Facts" }
+                dl { @for (what, how) in &self.facts { dt { (what) } dd { (how) } } }
+            }
+            p { "Wave " (self.version) ", " (machine.model) ", " (machine.cpus) " CPUs, Linux " (machine.kernel) ", " (self.started) }
+        };
+        document(&self.scenario, &body)
+    }
+
+    /// Writes the files of `result`, which has these fields, into a folder below `out`: a plot, a table, the result and its page.
+    pub(super) fn write(
+        &self,
+        out: &Path,
+        (plot_file, plot): (&str, &str),
+        (csv_file, csv): (&str, &str),
+        result: &impl Serialize,
+        page: &Page<'_>,
+    ) -> Result<PathBuf, Failure> {
+        let directory = Directory::create(folder(out, &self.scenario, self.host))?;
+        directory.write(plot_file, plot.as_bytes())?;
+        directory.write(csv_file, csv.as_bytes())?;
+        directory.write("results.json", &serde_json::to_vec(result).map_err(Failure::cannot)?)?;
+        directory.write("report.html", self.page(page, plot).as_bytes())?;
+        Ok(directory.into_path())
+    }
+}
+
+/// Draws `curves` into a picture that is to be called `file`.
+pub(super) fn drawn(
+    file: &'static str,
+    title: &str,
+    axes: [&str; 2],
+    curves: &[Curve],
+) -> Result<String, Failure> {
+    let plot = curves::draw(title, axes, curves);
+    Ok(plot.map_err(|error| ReportError::Draw { file, why: error.to_string() })?)
+}
