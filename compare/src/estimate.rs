@@ -140,7 +140,7 @@ fn sorted(values: &[f64]) -> Vec<f64> {
 /// The rank, from 1, of the lower end among `count` ratios; the upper end has the same rank from the other side. The median
 /// lies below the value of rank r with the probability that fewer than r of `count` fair coins show heads.
 fn rank(count: usize) -> Option<usize> {
-    // The logarithm of the probability of exactly `rank` heads: of a thousand coins, that of none is not above 0 in an f64.
+    // The logarithm of the probability of exactly `rank` heads: from 1,075 coins on, that of none underflows to 0 in an f64.
     let mut exactly = -(count as f64) * std::f64::consts::LN_2;
     let (mut below, mut rank) = (exactly.exp(), 0);
     while below <= (1.0 - CONFIDENCE) / 2.0 && rank < count {
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(rank(0), None);
     }
 
-    /// From 1,075 rounds on, both ends of an interval were on the wrong side.
+    /// From 1,075 rounds on, the ends of an interval were swapped.
     #[test]
     fn ranks_of_many_rounds_are_those_of_the_normal_distribution() {
         for count in [1_000, 1_074, 1_075, 1_090, 10_000] {

@@ -36,18 +36,18 @@ pub fn table(result: &RunResult) -> Option<Table> {
     let of = |variant: &VariantResult| variant.compared.clone().unwrap_or_default();
     let range = |variant: &VariantResult| variant.compared.as_ref()?.range;
     column(&format!("{class} p99\nus"), &|variant| of(variant).p99_ns.map(micros));
-    column("times that of\nthe reference", &|variant| of(variant).p99_ratio.map(times));
+    column("/ that of\nthe reference", &|variant| of(variant).p99_ratio.map(times));
     let p99_us = |compared: &Compared, slowdown: Option<f64>| {
         Some(short(slowdown? / compared.slowdown? * compared.p99_ns? as f64 / 1e3))
     };
     column("ideal\nsharing", &|variant| p99_us(&of(variant), of(variant).oracle_slowdown));
-    column("times\nthat", &|variant| of(variant).slowdown_vs_oracle.map(times));
+    column("/ ideal\nsharing", &|variant| of(variant).slowdown_vs_oracle.map(times));
     column("ideal\nslices", &|variant| {
         let compared = of(variant);
         let p99_us = p99_us(&compared, compared.sliced_slowdown)?;
         Some(format!("{p99_us}\n({} us)", short(compared.slice_us?)))
     });
-    column("times\nthat", &|variant| of(variant).slowdown_vs_sliced.map(times));
+    column("/ ideal\nslices", &|variant| of(variant).slowdown_vs_sliced.map(times));
     column("RANGE\ntime", &|variant| range(variant)?.service_growth.map(percent));
     column("with\nswitches", &|variant| range(variant)?.core_growth.map(percent));
     let has = |name: &str| head.iter().any(|column| column == name);

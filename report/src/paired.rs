@@ -112,7 +112,7 @@ pub fn notes(paired: &Paired) -> [String; 3] {
     [
         format!(
             "quiet: the lower quartile of {} rounds. In each round every variant ran each load once, in random order. all: every \
-             sample; a few rounds in which something took a CPU for milliseconds decide its p99, in whichever row they fall.",
+             sample. A few rounds in which something took a CPU for milliseconds decide its p99, whichever row they hit.",
             paired.rounds
         ),
         format!(

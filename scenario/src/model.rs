@@ -93,7 +93,7 @@ pub struct Run {
     pub seed: u64,
     pub load: Load,
     /// Number of rounds in which every variant runs each load once; 0 for the usual number, among which a point is divided
-    /// ([`Run::trials`]). Only with [`Kind::Load`], and at least 6 with [`Kind::Ladder`]. A simulated host, on which nothing
+    /// ([`Run::trials`]). Only with [`Kind::Load`], and with [`Kind::Ladder`], where it is at least 6. A simulated host, on which nothing
     /// disturbs, runs one point as long as all rounds.
     #[serde(skip_serializing_if = "is_zero")]
     pub rounds: u32,

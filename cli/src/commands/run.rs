@@ -60,11 +60,11 @@ Ctrl-C and SIGTERM end the run: a command gets the signal, and its exit code is 
 Threads that were running before get back their class and nice value.
 
 Exit codes: 0 success; 1 a check failed (requests lost, say); 2 a bad scenario; 3 this
-machine cannot run it (the message says what to type); 4 no result: no point is a measurement, as the
-load generator did not keep up, or no load could be served (run it again on a quiet machine, or with
-other loads; crash and chaos scenarios are judged by their checks alone, and never exit with 4; a run by
-rounds exits with 0 even on a busy machine: its last sentence says what can be told); after Ctrl-C or
-SIGTERM 130 or 143; memory scenarios undo their changes and exit with 3; --host linux exits with the command's code, or 0 without a command."
+machine cannot run it (the message says what to type); 4 no result: the load generator never kept up,
+or no load could be served (run it again on a quiet machine, or with other loads). Crash and chaos
+scenarios never exit with 4. Other processes alone do not make a run by rounds exit with 4: its last
+sentence says what can be told. After Ctrl-C or SIGTERM 130 or 143; memory scenarios undo their changes
+and exit with 3; --host linux exits with the command's code, or 0 without a command."
 )]
 pub struct RunArgs {
     /// Scenario of the experiment, as in scenarios/; for `--host linux`, enclaves as in scenarios/kernel/.

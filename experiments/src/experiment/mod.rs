@@ -107,7 +107,7 @@ pub trait Report {
         Vec::new()
     }
 
-    /// Whether there is a result; false if no point is a measurement.
+    /// Whether there is a result: false if no point is valid, or if the figure that the scenario asks for is unknown.
     fn is_measured(&self) -> bool {
         true
     }

@@ -101,9 +101,10 @@ pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
     let run = &ground.scenario.run;
     if let Load::Search { .. } = run.load {
         let why = "a native run offers a fixed set of loads in rounds; --host sim searches";
-        found
-            .facts
-            .push(("run.search gives these loads, by equal factors".to_owned(), why.to_owned()));
+        found.facts.push((
+            "run.search gives fixed loads, each the same factor above the last".to_owned(),
+            why.to_owned(),
+        ));
     }
     found.facts.extend((run.refine > 0).then(|| without_effect("run.refine")));
     Ok(found)

@@ -30,9 +30,9 @@ mod session;
 pub mod sim;
 mod system;
 pub mod udp;
-mod udp_about;
 pub mod udp_feedback;
 pub mod udp_preemption;
+mod udp_report;
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -170,8 +170,8 @@ pub fn run(
     // The first ones are shown below the table.
     let by_rounds = found.paired.is_some() || found.ladder.is_some();
     let if_disturbed = match by_rounds {
-        true => "intervals may be wider for it",
-        false => "latencies may be longer for it",
+        true => "this may widen intervals",
+        false => "this may lengthen latencies",
     };
     let mut facts: Vec<_> =
         Neighbours::fact(before, journal, if_disturbed).into_iter().chain(found.facts).collect();

@@ -53,7 +53,8 @@ impl Native {
             service_us,
             operation: Operation::Get,
         };
-        base.run.rounds = 0;
+        // The length of a run is that of one trial.
+        base.run.rounds = 1;
         base.workload.classes = services_us.iter().map(class).collect();
         base.workload.classes.push(Class {
             name: RANGE.to_owned(),

@@ -16,7 +16,7 @@ use super::agent::AgentProcess;
 use super::neighbours::Neighbours;
 use super::rpc::host_options;
 use super::seating::{self, Seating};
-use super::udp_about::About;
+use super::udp_report::Header;
 use super::{Failure, Journal, keep_house, take_generators_seat};
 use crate::scenario::Udp;
 use crate::store;
@@ -72,8 +72,8 @@ pub fn run(scenario: &Udp, quiet: bool, journal: &Journal) -> Result<UdpResult, 
     let rows = result::rows(&scenario.outstanding, &measured);
     let named = (scenario.name.as_str(), scenario.description.as_str());
     let (seating, ran) = (seating.to_string(), (journal, neighbours));
-    let about = About::new("udp", named, &scenario.link, seating, &cpus, ran)?;
-    Ok(UdpResult::new(scenario, rows, about))
+    let header = Header::new("udp", named, &scenario.link, seating, &cpus, ran)?;
+    Ok(UdpResult::new(scenario, rows, header))
 }
 
 impl System {

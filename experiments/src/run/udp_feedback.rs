@@ -19,7 +19,7 @@ use super::neighbours::Neighbours;
 use super::rounds::over_rounds;
 use super::rpc::host_options;
 use super::seating::{self, Seating};
-use super::udp_about::About;
+use super::udp_report::Header;
 use super::{Failure, Journal, keep_house, take_generators_seat};
 use crate::scenario::UdpFeedback;
 use crate::store;
@@ -165,8 +165,8 @@ pub fn run(
     drop(system);
     let named = (scenario.name.as_str(), scenario.description.as_str());
     let ran = (journal, neighbours);
-    let about = About::new("udp-feedback", named, &scenario.link, seating, &cpus, ran)?;
-    Ok(FeedbackResult::new(scenario, capacity, rows, about))
+    let header = Header::new("udp-feedback", named, &scenario.link, seating, &cpus, ran)?;
+    Ok(FeedbackResult::new(scenario, capacity, rows, header))
 }
 
 impl System {

@@ -18,7 +18,7 @@ use super::ideal;
 use super::neighbours::Neighbours;
 use super::point::Terms;
 use super::seating;
-use super::udp_about::About;
+use super::udp_report::Header;
 use super::{Failure, Journal};
 use crate::scenario::UdpPreemption;
 use wave_lab::progress::Progress;
@@ -116,7 +116,7 @@ pub fn run(
     let ran: Vec<_> = ran.collect();
     let named = (scenario.name.as_str(), scenario.description.as_str());
     let (seats, kept) = (seating.to_string(), (journal, neighbours));
-    let about = About::new("udp-preemption", named, &scenario.link, seats, &cpus, kept)?;
+    let header = Header::new("udp-preemption", named, &scenario.link, seats, &cpus, kept)?;
     let ideals = Scheduling::ALL.map(|scheduling| {
         let of_round = |load, round| {
             let scenario = UdpPreemption { seed: scenario.seed + round, ..scenario.clone() };
@@ -126,7 +126,7 @@ pub fn run(
         loads.iter().map(at_load).collect::<Vec<Vec<_>>>()
     });
     let rows = result::rows(loads, ran, &ideals);
-    Ok(PreemptionResult::new(scenario, rows, about))
+    Ok(PreemptionResult::new(scenario, rows, header))
 }
 
 /// The p99 of short and of long requests with the same arrivals and scheduling without overhead.

@@ -56,7 +56,8 @@ impl Runner for ThisMachine {
         match output.status.code() {
             Some(0) => Ok(run.result(serde_json::from_slice(&output.stdout)?)),
             Some(NOT_MEASURED) => {
-                Err("no point of the run is a measurement: sweep again on a quiet machine".into())
+                Err("the run has no result: sweep again on a quiet machine, or with other loads"
+                    .into())
             }
             Some(_) => Err(last.into()),
             None => Err(format!("its process was killed: {}", output.status).into()),
@@ -66,5 +67,5 @@ impl Runner for ThisMachine {
 
 /// Name of an experiment's scenario in its directory.
 const SCENARIO: &str = "scenario.toml";
-/// Exit code of a run without a measurement.
+/// Exit code of a run without a result.
 const NOT_MEASURED: i32 = 4;

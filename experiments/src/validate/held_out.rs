@@ -13,9 +13,9 @@ use crate::scenario::{Scenario, Scheduler, Trials, Variant};
 use wave_lab::Failure;
 use wave_report::model::{Bound, Figure};
 
-/// Length of a trial, and its first part, which is not counted.
-const SECONDS: f64 = 0.12;
-const WARM_UP_SECONDS: f64 = 0.02;
+/// Lengths of a trial: what is counted, and the warm-up before it.
+const SECONDS: f64 = 0.05;
+const WARM_UP_SECONDS: f64 = 0.015;
 /// The papers' share of RANGE queries.
 const RANGES: f64 = 0.005;
 /// Their service time here. With the papers' 10 ms a native run would have ten of them, and its tail would be determined by
@@ -53,7 +53,7 @@ pub struct HeldOut {
 pub struct Compared {
     pub name: String,
     pub policy: String,
-    /// The load, or the measured saturation.
+    /// The load, or the one measured at the limit.
     pub load_per_second: f64,
     /// The load that is served at the limit on the p99, or the p99 in nanoseconds.
     pub predicted: f64,

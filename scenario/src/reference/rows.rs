@@ -198,9 +198,8 @@ pub(super) const REQUESTS: &[Row] = &[
     .default("none"),
     row(
         "run.rounds",
-        "Rounds in which every variant runs each load once, in random order, after all systems were started. `run.seconds` is then \
-         the length of one of these trials. At least 6. With `load` by default 20, which share `run.seconds` among them. With \
-         `ladder` 24 by default.",
+        "Rounds in which every variant runs each load once, in random order. 0, or at least 6. `run.seconds` is the length of one trial, \
+         but with 0 that of a point, which is divided among 20 rounds. With `ladder` 24 by default.",
     ),
     row(
         "run.refine",
@@ -208,14 +207,18 @@ pub(super) const REQUESTS: &[Row] = &[
     ),
     row(
         "run.search",
-        "Searches for saturations. A native run offers as many loads as there are probes, by equal factors, in its rounds. Only `load`.",
+        "Search for saturations on a simulated host. A native run instead offers `probes` loads from `low` to `high`, each the same factor \
+         above the last, in every round. Only `load`.",
     ),
     row("run.search.low", "Lowest load to try."),
     row("run.search.high", "Highest load to try, above `low`."),
     row("run.search.probes", "Points to spend."),
     row("run.compare", "Compares all variants with one of them. Only `load`."),
-    row("run.compare.with", "Variant whose saturation gives the load."),
-    row("run.compare.at", "Load as a share of that saturation."),
+    row("run.compare.with", "Variant that the others are compared with. What it serves sets the load."),
+    row(
+        "run.compare.at",
+        "Load as a share of what that variant serves (simulated: of its saturation). A native run takes the highest of its loads up to it.",
+    ),
     row(
         "run.equal_cores",
         "Whether each offloaded variant also runs with as many cores as the `onhost` variant and its agent have together, unless it has so many. Only `load`.",
@@ -359,8 +362,8 @@ pub(super) const RPC: &[Row] = &[
     SEED,
     row(
         "run.rounds",
-        "Rounds in which every variant runs each load once, in random order. `run.seconds` is then the length of one of these trials. \
-         At least 6; by default 20, which share `run.seconds` among them.",
+        "Rounds in which every variant runs each load once, in random order. 0, or at least 6. `run.seconds` is the length of one trial, \
+         but with 0 that of a point, which is divided among 20 rounds.",
     ),
     LOADS,
     row("run.compare_at", "One of `run.loads_per_second`, at which the table compares all variants.")

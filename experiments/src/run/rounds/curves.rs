@@ -136,7 +136,7 @@ impl Curves {
             Interval::resampled(self.rounds, self.seed, |drawn| share(&self.quiet(drawn)))?;
         let all = self.all_rounds();
         let pooled: Vec<_> = self.rows.iter().map(|curve| curve.pooled(&all)).collect();
-        // What a share claims of the p99 at the highest load.
+        // The order of p99 at the highest load that agrees with this share.
         let claim = match paired.value {
             _ if paired.has_one() => Verdict::Equal,
             ratio if ratio < 1.0 => Verdict::Higher,
@@ -215,7 +215,8 @@ impl Rounds<'_> {
 }
 
 /// The latencies of a class of requests of `point`, with their counts. A request that was not done counts as one that takes longer
-/// than any other, whatever its class: else a row that refuses requests would seem quick. So does a row that has done none.
+/// than any other, whatever its class, so that a row that refuses requests does not seem quick. A row that has done none counts as
+/// one such request.
 fn samples(point: &Point, class: &str) -> Vec<(f64, u64)> {
     let of_class = point.classes.iter().find(|of| of.name == class);
     samples_of(point, of_class).unwrap_or_else(|| vec![(LATENCY_MAX_NS as f64, 1)])

@@ -70,7 +70,7 @@ struct Extra {
 struct Against {
     of: String,
     to: String,
-    /// Saturation of the first over that of the second: within rounds, or of single runs if simulated.
+    /// Load served by the first over that of the second: within rounds; of saturations if simulated.
     ratio: Figure,
     /// What the ratio is a bound of: one of them serves less than the lowest load, or all of the highest, which is used in its place.
     bound: Option<Bound>,
@@ -538,6 +538,14 @@ pub fn table(result: &RunResult) -> String {
         table.add_row(row);
     }
     let mut notes = Vec::new();
+    let points = || result.variants.iter().flat_map(|variant| &variant.points);
+    let highest = points().map(|point| point.offered_per_second).reduce(f64::max);
+    let most = extra.placements.iter().filter(|placed| placed.saturation_per_second == highest);
+    let most: Vec<&str> = most.map(|placed| placed.name.as_str()).collect();
+    if !most.is_empty() && highest.is_some() {
+        notes
+            .push(format!("Serve the highest load offered, and perhaps more: {}", most.join("; ")));
+    }
     if marks {
         notes.push("In brackets: the point is not a measurement".to_owned());
     }

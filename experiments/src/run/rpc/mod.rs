@@ -95,7 +95,7 @@ pub fn run(
         serving.map_or(Ok(()), Serving::stop)?;
         of_rows.push(loads);
     }
-    let if_disturbed = "intervals may be wider for it";
+    let if_disturbed = "this may widen intervals";
     facts.extend(Neighbours::fact(neighbours, journal, if_disturbed));
     let machine_then = Machine::since(neighbours, &cpus);
     let seen = stacks.iter().zip(&of_rows).map(|(stack, loads)| {
@@ -158,8 +158,8 @@ fn broken(stack: &Stack, loads: &[Vec<Trial>]) -> Option<(String, String)> {
     let all = loads.iter().flatten();
     let broken: Vec<&String> = all.filter_map(|trial| trial.measured.broken.as_ref()).collect();
     Some((
-        format!("{} was started again {} times", stack.name, broken.len()),
-        format!("first reason: {}; the trials before count", broken.first()?),
+        format!("restarts of {}: {}", stack.name, broken.len()),
+        format!("first reason: {}; the trials that ended in a restart count", broken.first()?),
     ))
 }
 

@@ -12,7 +12,7 @@ use wave_report::terminal::wrapped;
 
 use super::Measured;
 use crate::run::rounds::over_rounds;
-use crate::run::udp_about::{About, Page, drawn};
+use crate::run::udp_report::{Header, Page, drawn};
 use crate::scenario::Udp;
 
 const HEAD: [&str; 3] = ["outstanding", "k requests/s", "of the best"];
@@ -61,7 +61,7 @@ pub(super) fn rows(outstanding: &[u32], measured: &[Vec<Measured>]) -> Vec<Row> 
 #[derive(Clone, Debug, Serialize)]
 pub struct UdpResult {
     #[serde(flatten)]
-    about: About,
+    header: Header,
     workers: u32,
     work_us: f64,
     under_way: u32,
@@ -72,10 +72,10 @@ pub struct UdpResult {
 }
 
 impl UdpResult {
-    pub(super) fn new(scenario: &Udp, curve: Vec<Row>, mut about: About) -> UdpResult {
-        about.conclude(conclusion(&curve));
+    pub(super) fn new(scenario: &Udp, curve: Vec<Row>, mut header: Header) -> UdpResult {
+        header.conclude(conclusion(&curve));
         UdpResult {
-            about,
+            header,
             workers: scenario.workers,
             work_us: scenario.work_us,
             under_way: scenario.sockets * scenario.under_way,
@@ -97,13 +97,13 @@ impl UdpResult {
         for row in &self.curve {
             all.add_row(self.cells(row));
         }
-        let conclusion = wrapped(&self.about.conclusion);
-        format!("{}\n\n{all}{}\n\n{conclusion}", wrapped(&self.terms()), self.others())
+        let conclusion = wrapped(&self.header.conclusion);
+        format!("{}\n\n{all}{}\n\n{conclusion}", wrapped(&self.setup()), self.others())
     }
 
-    fn terms(&self) -> String {
-        let UdpResult { workers, work_us, under_way, about, .. } = self;
-        let About { link, seating, .. } = about;
+    fn setup(&self) -> String {
+        let UdpResult { workers, work_us, under_way, header, .. } = self;
+        let Header { link, seating, .. } = header;
         let (work, workers) = (short(*work_us), counted(*workers, "worker"));
         format!("{workers}, requests of {work} us, {under_way} in flight, link {link}. {seating}")
     }
@@ -140,12 +140,12 @@ impl UdpResult {
             csv += &format!("{outstanding},{},{low},{high},{}\n", per_second.value, of_best.value);
         }
         let page = Page {
-            about: &self.terms(),
+            setup: &self.setup(),
             tables: vec![(&HEAD, self.curve.iter().map(|row| self.cells(row).into()).collect())],
-            others: &self.others(),
+            notes: &self.others(),
         };
         let files = (("throughput.svg", plot.as_str()), ("curve.csv", csv.as_str()));
-        self.about.write(out, files.0, files.1, self, &page)
+        self.header.write(out, files.0, files.1, self, &page)
     }
 }
 

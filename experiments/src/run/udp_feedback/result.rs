@@ -13,7 +13,7 @@ use wave_report::terminal::wrapped;
 
 use super::{Measured, Sending};
 use crate::run::rounds::over_rounds;
-use crate::run::udp_about::{About, Page, drawn};
+use crate::run::udp_report::{Header, Page, drawn};
 use crate::scenario::UdpFeedback;
 
 /// Columns of the table; figures are medians over rounds.
@@ -74,7 +74,7 @@ impl Row {
 #[derive(Clone, Debug, Serialize)]
 pub struct FeedbackResult {
     #[serde(flatten)]
-    about: About,
+    header: Header,
     workers: u32,
     outstanding: u32,
     work_us: f64,
@@ -95,14 +95,14 @@ impl FeedbackResult {
         scenario: &UdpFeedback,
         capacity_per_second: Figure,
         rows: Vec<Row>,
-        about: About,
+        header: Header,
     ) -> FeedbackResult {
         let in_time = |sending: Sending| {
             let row = rows.iter().rev().find(|row| row.senders == sending.name());
             row.map_or(0.0, |row| row.within_limit_per_second.value / capacity_per_second.value)
         };
         let mut result = FeedbackResult {
-            about,
+            header,
             workers: scenario.workers,
             outstanding: scenario.outstanding,
             work_us: scenario.work_us,
@@ -115,7 +115,7 @@ impl FeedbackResult {
             capacity_per_second,
             rows,
         };
-        result.about.conclude(result.found());
+        result.header.conclude(result.found());
         result
     }
 
@@ -130,12 +130,12 @@ impl FeedbackResult {
             column.set_cell_alignment(CellAlignment::Right);
         }
         all.add_rows(self.rows.iter().map(Row::cells));
-        format!("{}\n\n{all}\n\n{}", wrapped(&self.terms()), wrapped(&self.about.conclusion))
+        format!("{}\n\n{all}\n\n{}", wrapped(&self.setup()), wrapped(&self.header.conclusion))
     }
 
-    fn terms(&self) -> String {
-        let FeedbackResult { workers, sockets, queue_target, about, .. } = self;
-        let About { link, seating, .. } = about;
+    fn setup(&self) -> String {
+        let FeedbackResult { workers, sockets, queue_target, header, .. } = self;
+        let Header { link, seating, .. } = header;
         let (work, limit) = (short(self.work_us), self.limit_us);
         let (workers, sockets) = (counted(*workers, "worker"), counted(*sockets, "socket"));
         let capacity = thousands(self.capacity_per_second.value);
@@ -166,12 +166,12 @@ impl FeedbackResult {
         let plot = drawn("goodput.svg", "Goodput under overload", axes, &curves)?;
         let csv = self.csv();
         let (plot, csv) = (("goodput.svg", plot.as_str()), ("rows.csv", csv.as_str()));
-        self.about.write(out, plot, csv, self, &self.page(&self.terms()))
+        self.header.write(out, plot, csv, self, &self.page(&self.setup()))
     }
 
-    fn page<'a>(&self, terms: &'a str) -> Page<'a> {
+    fn page<'a>(&self, setup: &'a str) -> Page<'a> {
         let rows = self.rows.iter().map(Row::cells).collect();
-        Page { about: terms, tables: vec![(&HEAD, rows)], others: "" }
+        Page { setup, tables: vec![(&HEAD, rows)], notes: "" }
     }
 
     /// Medians over rounds.
@@ -218,19 +218,20 @@ mod tests {
         let result = |busy| {
             let named = (scenario.name.as_str(), scenario.description.as_str());
             let ran = (&Journal::none(), None);
-            let about = About::new("udp-feedback", named, &scenario.link, "s".into(), &[0, 1], ran);
-            let mut about = about.unwrap();
-            about.busy = busy;
+            let header =
+                Header::new("udp-feedback", named, &scenario.link, "s".into(), &[0, 1], ran);
+            let mut header = header.unwrap();
+            header.busy = busy;
             let (capacity, rows) = (over_rounds(&[1_000.0]), [low.clone(), high.clone()].concat());
-            FeedbackResult::new(&scenario, capacity, rows, about)
+            FeedbackResult::new(&scenario, capacity, rows, header)
         };
         let found = result(None);
         assert_eq!((found.in_time_with_feedback, found.in_time_without_feedback), (0.8, 0.1));
         let conclusion = "At 2 times the capacity, 0.80 of the capacity is served in time with feedback, and 0.10 without.";
         assert!(found.text().ends_with(conclusion), "{}", found.text());
         assert_eq!(serde_json::to_value(&found).unwrap()["conclusion"], conclusion);
-        assert!(found.about.page(&found.page("terms"), "").contains(conclusion));
+        assert!(found.header.page(&found.page("setup"), "").contains(conclusion));
         assert_eq!(found.csv().lines().count(), 1 + 4);
-        assert_eq!(result(Some("busy".into())).about.conclusion, "busy");
+        assert_eq!(result(Some("busy".into())).header.conclusion, "busy");
     }
 }

@@ -16,7 +16,7 @@ use wave_workloads::udp::Outcome;
 
 use super::Measured;
 use crate::run::rounds::{over_rounds, samples_of};
-use crate::run::udp_about::{About, Page, drawn};
+use crate::run::udp_report::{Header, Page, drawn};
 use crate::scenario::UdpPreemption;
 
 /// Names of the classes: short requests, and long ones.
@@ -161,7 +161,7 @@ fn served(rounds: &[Measured]) -> f64 {
 #[derive(Clone, Debug, Serialize)]
 pub struct PreemptionResult {
     #[serde(flatten)]
-    about: About,
+    header: Header,
     cores: u32,
     threads: u32,
     outstanding: u32,
@@ -180,11 +180,11 @@ impl PreemptionResult {
     pub(super) fn new(
         scenario: &UdpPreemption,
         (variants, short_p99_ratios): (Vec<Row>, Vec<Ratio>),
-        mut about: About,
+        mut header: Header,
     ) -> PreemptionResult {
-        about.conclude(conclusion(&short_p99_ratios));
+        header.conclude(conclusion(&short_p99_ratios));
         PreemptionResult {
-            about,
+            header,
             cores: scenario.cores,
             threads: scenario.threads,
             outstanding: scenario.outstanding,
@@ -215,17 +215,17 @@ impl PreemptionResult {
         };
         format!(
             "{}\n\n{}\n\n{}{}\n\n{}",
-            wrapped(&self.terms()),
+            wrapped(&self.setup()),
             drawn(&TIMES, 3, self.times()),
             drawn(&RATIOS, 0, self.ratios()),
             self.others(),
-            wrapped(&self.about.conclusion)
+            wrapped(&self.header.conclusion)
         )
     }
 
-    fn terms(&self) -> String {
-        let PreemptionResult { cores, threads, outstanding, slice_us, about, .. } = self;
-        let About { link, seating, .. } = about;
+    fn setup(&self) -> String {
+        let PreemptionResult { cores, threads, outstanding, slice_us, header, .. } = self;
+        let Header { link, seating, .. } = header;
         let [short_us, long_us, percent] =
             [self.short_us, self.long_us, self.long_percent].map(short);
         let (cores, threads) = (counted(*cores, "core"), counted(*threads, "thread"));
@@ -297,12 +297,12 @@ impl PreemptionResult {
         let plot = drawn("p99.svg", "Tail of short requests", axes, &all)?;
         let csv = self.csv();
         let page = Page {
-            about: &self.terms(),
+            setup: &self.setup(),
             tables: vec![(&TIMES, self.times()), (&RATIOS, self.ratios())],
-            others: &self.others(),
+            notes: &self.others(),
         };
         let (plot, csv) = (("p99.svg", plot.as_str()), ("points.csv", csv.as_str()));
-        self.about.write(out, plot, csv, self, &page)
+        self.header.write(out, plot, csv, self, &page)
     }
 
     fn csv(&self) -> String {
@@ -410,8 +410,8 @@ mod tests {
         let rows = rows(&[100.0, 200.0], ran, &ideals);
         let named = (scenario.name.as_str(), scenario.description.as_str());
         let ran = (&Journal::none(), None);
-        let about = About::new("udp-preemption", named, &scenario.link, "s".into(), &[0, 1], ran);
-        PreemptionResult::new(&scenario, rows, about.unwrap())
+        let header = Header::new("udp-preemption", named, &scenario.link, "s".into(), &[0, 1], ran);
+        PreemptionResult::new(&scenario, rows, header.unwrap())
     }
 
     #[test]
@@ -423,7 +423,7 @@ mod tests {
         // Half of the requests were not answered, with both.
         assert!(low.is_served && !high.is_served && high.client.value == 1.0);
         assert_eq!(found.variants[0].loads[0].slices_ended, 14);
-        assert!(found.is_measured() && found.about.conclusion.contains("by 0.25 at the client"));
+        assert!(found.is_measured() && found.header.conclusion.contains("by 0.25 at the client"));
         assert_eq!(found.csv().lines().count(), 1 + 4);
 
         // A round in which requests are lost is no quick one.

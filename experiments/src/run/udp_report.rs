@@ -1,4 +1,4 @@
-//! What the result of every scenario over UDP states, and its files.
+//! The fields and files that results of all scenarios over UDP share.
 
 use std::path::{Path, PathBuf};
 
@@ -12,9 +12,9 @@ use super::neighbours::Neighbours;
 use super::{Failure, Journal, links, machine, rounds};
 use crate::scenario::Link;
 
-/// The fields that all these results share.
+/// The common fields of a result.
 #[derive(Clone, Debug, Serialize)]
-pub struct About {
+pub struct Header {
     scenario: String,
     host: &'static str,
     kind: &'static str,
@@ -28,20 +28,20 @@ pub struct About {
     facts: Vec<(String, String)>,
     /// The answer to the scenario's question, in a sentence.
     pub(super) conclusion: String,
-    /// The conclusion of a run on a machine that was busy.
+    /// Replaces the conclusion if the machine was busy.
     #[serde(skip)]
     pub(super) busy: Option<String>,
 }
 
-/// The words of a result's page: a head and rows for each table, and text before and after these.
+/// A report page's own parts: setup, tables (a head and rows each), notes.
 pub(super) struct Page<'a> {
-    pub about: &'a str,
+    pub setup: &'a str,
     pub tables: Vec<(&'a [&'a str], Vec<Vec<String>>)>,
-    pub others: &'a str,
+    pub notes: &'a str,
 }
 
-impl About {
-    /// States what is known at the end of a run on `cpus`, which were watched since `before`. All agents must have ended.
+impl Header {
+    /// The header of a run on `cpus`, watched since `before`. All agents must have ended.
     pub(super) fn new(
         kind: &'static str,
         (scenario, description): (&str, &str),
@@ -49,13 +49,13 @@ impl About {
         seating: String,
         cpus: &[usize],
         (journal, before): (&Journal, Option<Neighbours>),
-    ) -> Result<About, Failure> {
-        let if_disturbed = "intervals may be wider for it";
+    ) -> Result<Header, Failure> {
+        let if_disturbed = "this may widen intervals";
         let mut facts: Vec<_> =
             Neighbours::fact(before, journal, if_disturbed).into_iter().collect();
         facts.extend(journal.fact());
         facts.extend(links::facts_of_all([link].into_iter())?);
-        Ok(About {
+        Ok(Header {
             scenario: scenario.to_owned(),
             host: "user",
             kind,
@@ -71,7 +71,7 @@ impl About {
         })
     }
 
-    /// Puts the conclusion in: that the machine was busy, or else `sentence`.
+    /// Sets the conclusion: that the machine was busy, or else `sentence`.
     pub(super) fn conclude(&mut self, sentence: String) {
         self.conclusion = self.busy.take().unwrap_or(sentence);
     }
@@ -80,13 +80,13 @@ impl About {
         let machine = &self.machine;
         let body = html! {
             p { (self.description) }
-            p { (page.about) }
+            p { (page.setup) }
             p { strong { (self.conclusion) } }
             @for (head, rows) in &page.tables { table {
                 thead { tr { @for cell in *head { th { (cell) } } } }
                 tbody { @for row in rows { tr { @for cell in row { td { (cell) } } } } }
             } }
-            p { (page.others) }
+            p { (page.notes) }
             (figure(plot))
             @if !self.facts.is_empty() {
                 h2 { "Facts" }
@@ -97,7 +97,7 @@ impl About {
         document(&self.scenario, &body)
     }
 
-    /// Writes the files of `result`, which has these fields, into a folder below `out`: a plot, a table, the result and its page.
+    /// Writes plot, table, `result` (which contains this header) and its page into a folder below `out`.
     pub(super) fn write(
         &self,
         out: &Path,
@@ -115,7 +115,7 @@ impl About {
     }
 }
 
-/// Draws `curves` into a picture that is to be called `file`.
+/// Draws `curves`; an error names `file`.
 pub(super) fn drawn(
     file: &'static str,
     title: &str,
