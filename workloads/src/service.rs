@@ -45,7 +45,7 @@ pub struct Served {
     pub keys: u64,
     /// Time worked. Time on other work, inside preempt points, does not count, nor do stalls.
     pub worked_ns: u64,
-    /// Total time of steps longer than [`STALL_NS`]: the CPU was taken away meanwhile.
+    /// Total time of steps longer than 200 us: the CPU was taken away meanwhile.
     pub stalled_ns: u64,
 }
 
