@@ -17,6 +17,21 @@ impl Served {
         let (Self::Below(load) | Self::At(load) | Self::Above(load)) = self;
         load
     }
+
+    /// The least and the greatest load that it may be; 0 and infinity where it is known only from one side.
+    fn range(self) -> (f64, f64) {
+        match self {
+            Self::Below(load) => (0.0, load),
+            Self::At(load) => (load, load),
+            Self::Above(load) => (load, f64::INFINITY),
+        }
+    }
+
+    /// This load divided by the `other`: the least and the greatest ratio that it may be.
+    pub fn over(self, other: Self) -> (f64, f64) {
+        let ((own_low, own_high), (low, high)) = (self.range(), other.range());
+        (own_low / high, own_high / low)
+    }
 }
 
 /// The load at which a row reaches the latency `limit`. `points` are pairs of load and latency, in ascending order of loads.
@@ -24,19 +39,32 @@ impl Served {
 /// Between two loads the logarithm of latency is interpolated. Where measured latency falls with
 /// load, neighbouring points are replaced by the mean of their logarithms (isotonic regression). `None` without points.
 pub fn served(points: &[(f64, f64)], limit: f64) -> Option<Served> {
-    let rising = rising(points.iter().map(|(_, latency)| latency.ln()).collect());
+    let rising = logarithms(points);
     let loads: Vec<f64> = points.iter().map(|(load, _)| *load).collect();
     let (limit, first, last) = (limit.ln(), *loads.first()?, *loads.last()?);
-    if rising[0] > limit {
+    // A latency as of `top` is reached in spite of rounding.
+    let is_above = |latency: f64| latency > limit + 1e-9;
+    if is_above(rising[0]) {
         return Some(Served::Below(first));
     }
     // The first load whose latency is above the limit.
-    let Some(above) = rising.iter().position(|latency| *latency > limit) else {
-        let is_at = rising.last().is_some_and(|latency| *latency >= limit);
+    let Some(above) = rising.iter().position(|latency| is_above(*latency)) else {
+        let is_at = rising.last().is_some_and(|latency| *latency >= limit - 1e-9);
         return Some(if is_at { Served::At(last) } else { Served::Above(last) });
     };
     let share = (limit - rising[above - 1]) / (rising[above] - rising[above - 1]);
+    let share = share.max(0.0);
     Some(Served::At(loads[above - 1] + share * (loads[above] - loads[above - 1])))
+}
+
+/// The latency at the highest load, as [`served`] sees it. `None` without points.
+pub fn top(points: &[(f64, f64)]) -> Option<f64> {
+    Some(logarithms(points).last()?.exp())
+}
+
+/// The logarithms of latencies, made to rise with load.
+fn logarithms(points: &[(f64, f64)]) -> Vec<f64> {
+    rising(points.iter().map(|(_, latency)| latency.ln()).collect())
 }
 
 /// The closest values, by least squares, that never fall: pools neighbours that do.
@@ -70,6 +98,35 @@ mod tests {
         let Some(Served::At(load)) = served(&points, 200.0) else { panic!("it is between loads") };
         assert!((load - 50.0).abs() < 1e-9, "{load}");
         assert_eq!(served(&[], 1.0), None);
+    }
+
+    #[test]
+    fn latency_at_the_highest_load_is_served_at_that_load() {
+        for points in [
+            [(20.0, 50.0), (40.0, 49.0), (60.0, 48.0)],
+            [(20.0, 50.0), (40.0, 70.0), (60.0, 300.0)],
+            [(20.0, 50.0), (40.0, 300.0), (60.0, 60.0)],
+        ] {
+            let limit = top(&points).unwrap();
+            assert_eq!(served(&points, limit), Some(Served::At(60.0)), "{points:?}");
+        }
+        assert_eq!(top(&[]), None);
+    }
+
+    #[test]
+    fn ratio_of_loads_outside_of_the_run_is_open_on_one_side() {
+        let (below, at, above) = (Served::Below(1.0), Served::At(2.0), Served::Above(4.0));
+        assert_eq!(at.over(at), (1.0, 1.0));
+        assert_eq!(
+            [below.over(at), at.over(above), below.over(above)],
+            [(0.0, 0.5), (0.0, 0.5), (0.0, 0.25)]
+        );
+        let open = f64::INFINITY;
+        assert_eq!(
+            [above.over(at), at.over(below), above.over(below)],
+            [(2.0, open), (2.0, open), (4.0, open)]
+        );
+        assert_eq!([below.over(below), above.over(above)], [(0.0, open); 2]);
     }
 
     #[test]

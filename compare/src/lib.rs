@@ -18,7 +18,7 @@ use rand_pcg::Pcg64;
 
 pub use estimate::{Better, CONFIDENCE, Estimate, median};
 pub use pool::Pool;
-pub use rows::{EQUAL, Interval, Pair, Spread, Verdict};
+pub use rows::{EQUAL, Interval, Pair, Spread, Verdict, resampled_range};
 
 /// The order in which `rows` rows run in a round: a random one, the same for the same seed and round.
 pub fn order(seed: u64, round: u64, rows: usize) -> Vec<usize> {

@@ -50,17 +50,13 @@ impl Interval {
     /// The figure of all `rounds` rounds, with an interval from rounds drawn with repetition. `figure` is given the numbers of the
     /// drawn rounds, the same ones for all rows, so that the pairing is kept. `None` without rounds.
     pub fn resampled(rounds: usize, seed: u64, figure: impl Fn(&[usize]) -> f64) -> Option<Self> {
-        const DRAWS: usize = 1_000;
-        if rounds == 0 {
-            return None;
-        }
-        let mut random = Pcg64::seed_from_u64(seed);
-        let mut draw = || (0..rounds).map(|_| random.random_range(0..rounds)).collect::<Vec<_>>();
-        let mut figures: Vec<f64> = (0..DRAWS).map(|_| figure(&draw())).collect();
-        figures.sort_by(f64::total_cmp);
-        let tail = ((1.0 - CONFIDENCE) / 2.0 * DRAWS as f64) as usize;
+        let range = |drawn: &[usize]| {
+            let figure = figure(drawn);
+            (figure, figure)
+        };
+        let (low, high) = resampled_range(rounds, seed, range)?;
         let all: Vec<usize> = (0..rounds).collect();
-        Some(Self { value: figure(&all), low: figures[tail], high: figures[DRAWS - 1 - tail] })
+        Some(Self { value: figure(&all), low, high })
     }
 
     /// Whether the interval lies within `1 / EQUAL` and [`EQUAL`].
@@ -72,6 +68,26 @@ impl Interval {
     pub fn has_one(&self) -> bool {
         self.low <= 1.0 && self.high >= 1.0
     }
+}
+
+/// The interval of a figure that may be known only within a range: `figure` gives the ends of that range for drawn rounds, as in
+/// [`Interval::resampled`]. An end that is open for more draws than lie outside of an interval is open. `None` without rounds.
+pub fn resampled_range(
+    rounds: usize,
+    seed: u64,
+    figure: impl Fn(&[usize]) -> (f64, f64),
+) -> Option<(f64, f64)> {
+    const DRAWS: usize = 1_000;
+    if rounds == 0 {
+        return None;
+    }
+    let mut random = Pcg64::seed_from_u64(seed);
+    let mut draw = || (0..rounds).map(|_| random.random_range(0..rounds)).collect::<Vec<_>>();
+    let (mut lows, mut highs): (Vec<f64>, Vec<f64>) = (0..DRAWS).map(|_| figure(&draw())).unzip();
+    lows.sort_by(f64::total_cmp);
+    highs.sort_by(f64::total_cmp);
+    let tail = ((1.0 - CONFIDENCE) / 2.0 * DRAWS as f64) as usize;
+    Some((lows[tail], highs[DRAWS - 1 - tail]))
 }
 
 /// What is claimed of two rows.

@@ -122,27 +122,35 @@ pub struct PairedOrder {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServedShare {
     pub name: String,
+    /// Where a load is outside of those of the run, the nearest of these stands for it.
     pub ratio: f64,
-    /// Lower end of its 95% interval, by resampled rounds.
-    pub low: f64,
-    /// Upper end of its 95% interval.
-    pub high: f64,
-    /// What `ratio` is a bound of, where a load is outside of those of the run.
-    pub bound: Option<Bound>,
+    /// Lower end of its 95% interval, by resampled rounds; `None` if the run's loads leave it open: the variant exceeds the p99 even at
+    /// its lowest load, or the reference does not at its highest.
+    pub low: Option<f64>,
+    /// Upper end of its 95% interval; `None` if it is open.
+    pub high: Option<f64>,
     /// The same ratio of all samples pooled.
     pub pooled_ratio: f64,
     /// Whether the slow samples at the highest load speak against it.
     pub is_doubted: bool,
 }
 
-/// What a ratio is a bound of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Bound {
-    /// The true ratio is this or less: the variant exceeds the limit even at its lowest load, or the reference does not at its highest.
-    AtMost,
-    /// The true ratio is this or more.
-    AtLeast,
+impl ServedShare {
+    /// The ratio with its interval; `None` if an end of that is open.
+    pub fn figure(&self) -> Option<Figure> {
+        Some(Figure { value: self.ratio, interval: Some((self.low?, self.high?)) })
+    }
+
+    /// The ratio in words, without its interval if that is a single value.
+    pub fn words(&self) -> String {
+        match (self.low, self.high) {
+            (Some(low), Some(high)) if low == high => format!("{:.2}", self.ratio),
+            (Some(low), Some(high)) => format!("{:.2} ({low:.2} to {high:.2})", self.ratio),
+            (Some(low), None) => format!("at least {low:.2}"),
+            (None, Some(high)) => format!("at most {high:.2}"),
+            (None, None) => "unknown".to_owned(),
+        }
+    }
 }
 
 /// Throughputs of a ladder's variants under overload (docs/adr/0106).

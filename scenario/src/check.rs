@@ -444,6 +444,10 @@ fn run(
         );
         return Err(source.refuse(at.unwrap_or(span), message));
     }
+    let usual = if *kind == Kind::Ladder { defaults::LADDER_ROUNDS } else { 0 };
+    let rounds = self::rounds(raw.rounds.as_ref(), usual, source)?;
+    // A simulated point is as long as all rounds.
+    let length = seconds * f64::from(rounds.max(1));
     let load = match (&raw.loads_per_second, &raw.search) {
         (None, None) if matches!(kind, Kind::Chaos(_)) => Load::Each(Vec::new()),
         (Some(_), _) | (_, Some(_)) if matches!(kind, Kind::Chaos(_)) => {
@@ -475,13 +479,11 @@ fn run(
         (Some(written), None) => {
             let loads = source.loads(written)?;
             let highest = loads.last().copied().unwrap_or(0.0);
-            source.few_requests("run.loads_per_second", highest, seconds, written.span())?;
+            source.few_requests("run.loads_per_second", highest, length, written.span())?;
             Load::Each(loads)
         }
-        (None, Some(search)) => self::search(search.get_ref(), seconds, source)?,
+        (None, Some(search)) => self::search(search.get_ref(), length, source)?,
     };
-    let usual = if *kind == Kind::Ladder { defaults::LADDER_ROUNDS } else { 0 };
-    let rounds = self::rounds(raw.rounds.as_ref(), usual, source)?;
     if let Some(written) = raw.rounds.as_ref().filter(|_| rounds > 0)
         && !matches!(kind, Kind::Load | Kind::Ladder)
     {

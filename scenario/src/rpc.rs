@@ -225,7 +225,9 @@ pub(super) fn check(source: Source<'_>) -> Result<Rpc, ScenarioError> {
     let loads_per_second = source.loads(&run.loads_per_second)?;
     let highest = loads_per_second.last().copied().unwrap_or(0.0);
     let span = run.loads_per_second.span();
-    source.few_requests("run.loads_per_second", highest, seconds, span)?;
+    let rounds = rounds(run.rounds.as_ref(), 0, source)?;
+    let length = seconds * f64::from(rounds.max(1));
+    source.few_requests("run.loads_per_second", highest, length, span)?;
     let refine = source.within("run.refine", run.refine.as_ref(), defaults::REFINE, 0..=20)?;
     let limit = defaults::GET_P99_US;
     let (host, most) = (&raw.host, 240);
@@ -235,7 +237,7 @@ pub(super) fn check(source: Source<'_>) -> Result<Rpc, ScenarioError> {
         workload: workload(&raw.workload, source)?,
         seconds,
         warmup_seconds,
-        rounds: rounds(run.rounds.as_ref(), 0, source)?,
+        rounds,
         seed: run.seed.unwrap_or(defaults::SEED),
         compare_at: compare_at(run.compare_at.as_ref(), &loads_per_second, source)?,
         loads_per_second,

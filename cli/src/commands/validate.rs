@@ -10,7 +10,6 @@ use wave_experiments::validate::{self, Compared, Effort, Makespan, Validation};
 use wave_lab::Failure;
 use wave_lab::table;
 use wave_lab::terminal::{note, out};
-use wave_report::model::{Bound, Figure};
 use wave_report::{Directory, ReportError};
 
 /// Largest acceptable relative errors of a saturation, a p99 and a makespan.
@@ -136,18 +135,13 @@ fn to_table(validation: &Validation) -> String {
         let unit = if point.is_saturation { "k/s" } else { "us, p99" };
         // Requests per second to k/s, or nanoseconds to us.
         let number = |value: f64| format!("{:.1}", value / 1e3);
-        let bound = match point.bound {
-            Some(Bound::AtMost) => "at most ",
-            Some(Bound::AtLeast) => "at least ",
-            None => "",
-        };
         let [p50, own_p50] = p50_ns.map_or_else(Default::default, |both| both.map(number));
         table.add_row([
             name.clone(),
             unit.to_owned(),
             number(*predicted),
             number(*measured),
-            format!("{bound}{}", error(point.rel_error)),
+            error(point.rel_error, [point.low, point.high]),
             p50,
             own_p50,
         ]);
@@ -160,7 +154,10 @@ fn to_table(validation: &Validation) -> String {
             "ms".to_owned(),
             millis(predicted_ns),
             millis(measured_ns),
-            error(*rel_error),
+            error(
+                rel_error.value,
+                rel_error.interval.map_or([None; 2], |(low, high)| [Some(low), Some(high)]),
+            ),
         ]);
     }
     for column in 2..header.len() {
@@ -171,10 +168,15 @@ fn to_table(validation: &Validation) -> String {
     table.to_string()
 }
 
-fn error(figure: Figure) -> String {
-    match figure.value.is_finite() {
-        true => figure.words(|error| format!("{:+.1}%", 100.0 * error)),
-        false => "-".to_owned(),
+/// An error with the ends of its interval.
+fn error(value: f64, ends: [Option<f64>; 2]) -> String {
+    let percent = |error: f64| format!("{:+.1}%", 100.0 * error);
+    match ends.map(|end| end.map(percent)) {
+        [Some(low), Some(high)] => format!("{} ({low} to {high})", percent(value)),
+        [Some(low), None] => format!("at least {low}"),
+        [None, Some(high)] => format!("at most {high}"),
+        [None, None] if value.is_finite() => percent(value),
+        [None, None] => "not measured".to_owned(),
     }
 }
 
@@ -188,6 +190,7 @@ fn errors(validation: &Validation, policy: Option<&str>) -> [Option<f64>; 3] {
 fn summary(validation: &Validation) -> String {
     let largest = |policy| {
         errors(validation, policy).map(|error| match error {
+            Some(error) if error.is_nan() => "not measured".to_owned(),
             Some(error) => format!("{:.1}%", 100.0 * error),
             None => "none".to_owned(),
         })

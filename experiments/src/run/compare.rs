@@ -42,16 +42,21 @@ pub(super) fn in_rounds(
     let Some(compare) = &ground.scenario.run.compare else { return };
     let workload = &ground.scenario.workload;
     let limits = limits(workload);
-    let Some(with) = rows.iter().position(|row| row.variant.name == compare.with) else { return };
+    let Some(with) = rows.iter().position(|row| row.variant.name == compare.with) else {
+        let why = format!("left out: \"{}\" does not run on this machine", compare.with);
+        found.facts.push(("comparison under one load".to_owned(), why));
+        return;
+    };
     let loads = ground.scenario.run.loads();
-    let (at, why) = match curves.served(with, limits.p99_ns as f64) {
-        Served::Below(_) => (0, "the lowest".to_owned()),
-        served => {
-            let most = served.load() * compare.at;
-            let at = loads.iter().rposition(|load| *load <= most).unwrap_or(0);
-            let (share, us) = (compare.at * 1e2, limits.p99_ns / 1_000);
-            (at, format!("the highest up to {share:.0}% of what it serves at a p99 of {us} us"))
-        }
+    let most = match curves.served(with, limits.p99_ns as f64) {
+        Served::Below(_) => 0.0,
+        served => served.load() * compare.at,
+    };
+    let (share, us) = (compare.at * 1e2, limits.p99_ns / 1_000);
+    let up_to = format!("up to {share:.0}% of what it serves at a p99 of {us} us");
+    let (at, why) = match loads.iter().rposition(|load| *load <= most) {
+        Some(at) => (at, format!("the highest {up_to}")),
+        None => (0, format!("the lowest: none is {up_to}")),
     };
     let class = workload.classes.iter().position(|class| class.name == limits.class);
     let runs = |row: usize| {
@@ -142,9 +147,11 @@ pub(super) fn conclude(
             let ns: Option<Vec<f64>> =
                 runs.ideal.iter().map(|each| ideal(each).map(|ns| ns as f64)).collect();
             let Some(ns) = ns.filter(|ns| !ns.is_empty()) else { return (None, None) };
+            // A round without a request of the class has no ideal.
             let pairs = runs.p99_ns.iter().zip(&ns).filter(|(_, ideal)| **ideal > 0.0);
-            let ratios: Vec<f64> = pairs.map(|(own, ideal)| own / ideal).collect();
-            (slowdown(median(&ns)), Some(over_rounds(&ratios)))
+            let (ratios, ns): (Vec<f64>, Vec<f64>) =
+                pairs.map(|(own, ideal)| (own / ideal, *ideal)).unzip();
+            (slowdown(median(&ns)), (!ratios.is_empty()).then(|| over_rounds(&ratios)))
         };
         let (oracle_slowdown, slowdown_vs_oracle) = over(|ideal| Some(ideal.shared_ns));
         let (sliced_slowdown, slowdown_vs_sliced) = over(|ideal| ideal.sliced_ns);
@@ -228,13 +235,12 @@ fn figures(found: &Found, all: &[Runs<'_>], load: f64, class: &str, with: &str) 
     Value::Object(figures)
 }
 
-/// What a variant serves, divided by what `with` serves: at one p99 in rounds, of saturations if simulated. `None` if one of them
-/// is only known to be above or below a load.
+/// What a variant serves, divided by what `with` serves: at one p99 in rounds, of saturations if simulated. `None` if an end of the
+/// interval is open, or the slow samples speak against the ratio.
 fn served(found: &Found, variant: &str, with: &str) -> Option<Figure> {
     if let Some(paired) = &found.paired {
         let share = paired.shares.iter().find(|share| share.name == variant)?;
-        let interval = Some((share.low, share.high));
-        return share.bound.is_none().then_some(Figure { value: share.ratio, interval });
+        return share.figure().filter(|_| !share.is_doubted);
     }
     let result = |name: &str| found.variants.iter().find(|variant| variant.name == name);
     let sustained = |name: &str| result(name)?.saturation_per_second;

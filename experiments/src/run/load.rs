@@ -6,7 +6,7 @@
 //! them equal cores already. If the machine has too few CPUs for it, it is left out, and the report says so; an on-host variant is
 //! then left out, too, if it equals an offloaded one but for its name.
 
-use super::{Failure, Found, Ground, rounds, without_effect};
+use super::{Failure, Found, Ground, enough_requests, limits, rounds, without_effect};
 use crate::scenario::{Agent, Load, Placement, Run, Scenario, Scheduler, Variant};
 
 /// A variant to run, and the factor by which its loads exceed the scenario's.
@@ -96,9 +96,14 @@ pub(super) fn step_seconds(scenario: &Scenario, cpus: usize) -> f64 {
 /// Runs all variants in rounds.
 pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
     let (rows, left_out) = rows(ground.scenario, ground.cpus.len());
+    let (workload, run) = (&ground.scenario.workload, &ground.scenario.run);
+    let class = limits(workload).class;
+    let all: f64 = workload.classes.iter().map(|class| class.weight).sum();
+    let of_class = workload.classes.iter().filter(|of| of.name == class).map(|of| of.weight / all);
+    let class = (class.as_str(), of_class.sum());
+    enough_requests(&ground.scenario.name, run.loads()[0], class, run.trials())?;
     let mut found = rounds::run(ground, &rows)?;
     found.facts.splice(0..0, left_out);
-    let run = &ground.scenario.run;
     if let Load::Search { .. } = run.load {
         let why = "a native run offers a fixed set of loads in rounds; --host sim searches";
         found.facts.push((

@@ -48,7 +48,7 @@ pub use session::failed_point;
 pub use wave_lab::Failure;
 
 use crate::live::Feed;
-use crate::scenario::{Kind, Machine, Scenario, Variant, Workload, defaults};
+use crate::scenario::{Kind, Machine, Scenario, Trials, Variant, Workload, defaults};
 use neighbours::Neighbours;
 use recording::{Logs, Recording};
 use seating::Seating;
@@ -173,8 +173,10 @@ pub fn run(
         true => "this may widen intervals",
         false => "this may lengthen latencies",
     };
-    let mut facts: Vec<_> =
-        Neighbours::fact(before, journal, if_disturbed).into_iter().chain(found.facts).collect();
+    let mut facts: Vec<_> = Neighbours::fact(Neighbours::since(before), journal, if_disturbed)
+        .into_iter()
+        .chain(found.facts)
+        .collect();
     facts.extend(simulated_only);
     facts.extend(journal.fact());
     facts.extend(ground.recording.as_ref().map(|recording| recording.fact()));
@@ -224,6 +226,29 @@ fn enough_cpus(
     Err(Failure::Cannot(format!(
         "{scenario}: {cores} host cores at once (`{field}`), and this process may use {cpus} CPUs: fewer cores, \
          or a machine with more CPUs{simulated}"
+    )))
+}
+
+/// Mean number of requests that a trial must have for a p99: a trial without any says nothing.
+const REQUESTS_MIN: f64 = 10.0;
+
+/// Refuses trials with too few requests of the class of this name and share at the load `per_second`, the lowest of a scenario.
+fn enough_requests(
+    scenario: &str,
+    per_second: f64,
+    (class, share): (&str, f64),
+    trials: Trials,
+) -> Result<(), Failure> {
+    let of_second = per_second * share;
+    let mean = of_second * trials.measured_seconds;
+    if mean >= REQUESTS_MIN {
+        return Ok(());
+    }
+    Err(Failure::Scenario(format!(
+        "{scenario}: at {per_second} requests/s a trial of {:.3} s has {mean:.1} of class {class} on average, and a p99 needs \
+         {REQUESTS_MIN} or more: set `run.rounds`, and `run.seconds` to {:.1} or more, or raise the lowest load",
+        trials.measured_seconds,
+        REQUESTS_MIN / of_second + trials.warmup_seconds
     )))
 }
 
@@ -379,6 +404,18 @@ mod tests {
         slow.agents_mut().for_each(|agent| agent.ghz = Some(2.5));
         let (what, _) = simulated_only(&slow).unwrap();
         assert_eq!(what, "variant.agent_ghz = 2.5 has no effect here");
+    }
+
+    #[test]
+    fn trials_without_enough_requests_are_refused_with_what_would_do() {
+        let trials = Trials { rounds: 20, warmup_seconds: 0.05, measured_seconds: 0.1 };
+        let refused = |per_second: f64| enough_requests("x", per_second, ("GET", 0.5), trials);
+        assert!(refused(200.0).is_ok());
+        let why = refused(20.0).unwrap_err();
+        assert_eq!(why.exit_code(), 2);
+        let expected = "x: at 20 requests/s a trial of 0.100 s has 1.0 of class GET on average, and a p99 needs 10 or more: \
+                        set `run.rounds`, and `run.seconds` to 1.1 or more, or raise the lowest load";
+        assert_eq!(why.to_string(), expected);
     }
 
     #[test]

@@ -6,8 +6,8 @@ use wave_workloads::cpu::{monotonic_ns, process_cpu_time_ns};
 
 use super::journal::Journal;
 
-/// CPUs that other processes may use before a point, or a run, is called disturbed: above the error of the kernel's own
-/// accounting, which is in ticks.
+/// CPUs that other processes may use before a run is called disturbed: above the error of the kernel's own accounting, which is in
+/// ticks.
 pub const DISTURBING_CPUS: f64 = 0.1;
 
 /// CPU time so far, in ticks: of all processes, and of this one with the children that it has waited for. Complete: it includes
@@ -45,14 +45,13 @@ impl Neighbours {
         })
     }
 
-    /// A fact for the report: the CPUs that others have used since `before`. `if_disturbed` follows if those are more than
-    /// [`DISTURBING_CPUS`].
+    /// A fact for the report: the `cpus` that others have used. `if_disturbed` follows if those are more than [`DISTURBING_CPUS`].
     pub fn fact(
-        before: Option<Neighbours>,
+        cpus: Option<f64>,
         journal: &Journal,
         if_disturbed: &str,
     ) -> Option<(String, String)> {
-        let cpus = Neighbours::now()?.cpus_since(&before?);
+        let cpus = cpus?;
         // Points of an earlier process were not watched by this one.
         let mut how = match journal.resumed() {
             0 => "measured over the whole run".to_owned(),
@@ -63,6 +62,11 @@ impl Neighbours {
             how.push_str(if_disturbed);
         }
         Some((format!("other processes used {cpus:.2} CPUs"), how))
+    }
+
+    /// CPUs of the whole machine that others have used on average since `before`, which is from [`Neighbours::now`].
+    pub fn since(before: Option<Neighbours>) -> Option<f64> {
+        Some(Neighbours::now()?.cpus_since(&before?))
     }
 
     /// CPUs that others have used on average since `before`.

@@ -77,17 +77,23 @@ impl Outcome {
         let outcomes = summed(outcomes.cloned());
         let report = Point { outcomes, cpu, ..for_report(&measured, &Delta::default()) };
         let accounts = trials.iter().flat_map(|trial| &trial.account);
-        let accounts = accounts.map(|(part, ns)| (part.clone(), ns / count));
+        let with_account = trials.iter().filter(|trial| !trial.account.is_empty()).count();
+        let accounts = accounts.map(|(part, ns)| (part.clone(), ns / with_account as f64));
         Some(Outcome { measured, report, account: summed(accounts), range: trials[0].range })
     }
 }
 
-/// All samples of these points, which are of one load, as one point. `None` without points.
+/// All samples of these points, which are of one load, as one point; the generator's p50 and p99 are medians over the points. `None`
+/// without points.
 pub fn pooled(points: &[&measured::Point]) -> Option<measured::Point> {
     let offered_per_second = points.first()?.offered_per_second;
     let sum = |of: fn(&measured::Point) -> u64| points.iter().map(|point| of(point)).sum();
-    let most = |of: fn(&measured::GeneratorLag) -> u64| {
-        points.iter().map(|point| of(&point.generator)).max().unwrap_or(0)
+    let lags = |of: fn(&measured::GeneratorLag) -> u64| {
+        points.iter().map(move |point| of(&point.generator))
+    };
+    let middle = |of: fn(&measured::GeneratorLag) -> u64| {
+        let lags: Vec<f64> = lags(of).map(|ns| ns as f64).collect();
+        wave_compare::median(&lags).unwrap_or(0.0) as u64
     };
     let duration_s: f64 = points.iter().map(|point| point.duration_s).sum();
     let ended: f64 = points.iter().map(|point| point.achieved_per_second * point.duration_s).sum();
@@ -100,9 +106,9 @@ pub fn pooled(points: &[&measured::Point]) -> Option<measured::Point> {
         duration_s,
         classes: pooled_classes(points),
         generator: measured::GeneratorLag {
-            lag_p50_ns: most(|lag| lag.lag_p50_ns),
-            lag_p99_ns: most(|lag| lag.lag_p99_ns),
-            lag_max_ns: most(|lag| lag.lag_max_ns),
+            lag_p50_ns: middle(|lag| lag.lag_p50_ns),
+            lag_p99_ns: middle(|lag| lag.lag_p99_ns),
+            lag_max_ns: lags(|lag| lag.lag_max_ns).max().unwrap_or(0),
             valid: true,
             why_invalid: None,
         },

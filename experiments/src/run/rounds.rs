@@ -71,8 +71,17 @@ pub(super) fn run<'a>(ground: &'a Ground<'a>, rows: &[Row]) -> Result<Found, Fai
             None => None,
         };
         let reference = reference.unwrap_or_else(|| conclusion::reference(&found.variants));
+        found.facts.extend(curves.late.clone());
         found.paired = Some(conclusion::of(&curves, reference, At::LowestAtTop, machine));
         compare::in_rounds(ground, rows, &of_rows, &curves, &mut found);
+    }
+    // Beside other processes an agent may have had no CPU in any trial.
+    if machine.too_busy().is_none() {
+        let serves = |row: &VariantResult| row.points.iter().any(|point| point.done > 0);
+        let silent = found.variants.iter().filter(|row| !serves(row));
+        let silent: Vec<_> =
+            silent.map(|row| format!("\"{}\" served no request", row.name)).collect();
+        found.failed.extend(silent);
     }
     found.facts.push(terms(ground));
     Ok(found)

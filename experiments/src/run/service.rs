@@ -180,8 +180,7 @@ impl Work {
         })
     }
 
-    /// A request's body under any scheduler: serves it and records its end, in the slot that `slot` returns at that time. If
-    /// the machine stalled meanwhile, latencies are set aside.
+    /// A request's body under any scheduler: serves it and records its end, in the slot that `slot` returns at that time.
     #[inline]
     pub fn serve(&self, request: &Request, clock: Clock, slot: impl FnOnce() -> usize) {
         self.runs.note(request.id, Runs::BEGUN);

@@ -51,8 +51,9 @@ impl Header {
         (journal, before): (&Journal, Option<Neighbours>),
     ) -> Result<Header, Failure> {
         let if_disturbed = "this may widen intervals";
+        let ran_on = rounds::Machine::since(before, cpus);
         let mut facts: Vec<_> =
-            Neighbours::fact(before, journal, if_disturbed).into_iter().collect();
+            Neighbours::fact(ran_on.others(), journal, if_disturbed).into_iter().collect();
         facts.extend(journal.fact());
         facts.extend(links::facts_of_all([link].into_iter())?);
         Ok(Header {
@@ -67,7 +68,7 @@ impl Header {
             link: link.to_string(),
             facts,
             conclusion: String::new(),
-            busy: rounds::Machine::since(before, cpus).too_busy(),
+            busy: ran_on.too_busy(),
         })
     }
 

@@ -11,7 +11,6 @@ use crate::run::probe::Native;
 use crate::run::rounds::{At, Curves, Rounds};
 use crate::scenario::{Scenario, Scheduler, Trials, Variant};
 use wave_lab::Failure;
-use wave_report::model::{Bound, Figure};
 
 /// Lengths of a trial: what is counted, and the warm-up before it.
 const SECONDS: f64 = 0.05;
@@ -35,7 +34,7 @@ const PROBES: u32 = 9;
 const RANGE: (f64, f64) = (0.45, 1.6);
 const SEARCH: Duration = Duration::from_millis(250);
 /// Loads around the saturation, as shares of the predicted one.
-const AROUND: [f64; 5] = [0.8, 0.9, 1.0, 1.1, 1.2];
+const AROUND: [f64; 7] = [0.8, 0.9, 1.0, 1.1, 1.2, 1.4, 1.7];
 
 /// A system to which nothing was fitted.
 #[derive(Clone, Debug)]
@@ -58,10 +57,11 @@ pub struct Compared {
     /// The load that is served at the limit on the p99, or the p99 in nanoseconds.
     pub predicted: f64,
     pub measured: f64,
-    /// Predicted over measured, minus 1, with the same rounds for both.
-    pub rel_error: Figure,
-    /// What it is a bound of.
-    pub bound: Option<Bound>,
+    /// Predicted over measured, minus 1, with the same rounds for both; NaN if the loads do not tell.
+    pub rel_error: f64,
+    /// Ends of its 95% interval; `None` if open, as one of the two is outside of the loads.
+    pub low: Option<f64>,
+    pub high: Option<f64>,
     /// Median latencies in nanoseconds, predicted and measured; None for a saturation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p50_ns: Option<[f64; 2]>,
@@ -139,6 +139,13 @@ pub fn all(native: &Native, quick: bool, seed: u64) -> Vec<HeldOut> {
         systems.push(one_staged(&[0.7]));
     }
     systems
+}
+
+impl Compared {
+    /// Its relative error; NaN if an end of the interval is open, so that it is known from one side only.
+    pub fn error(&self) -> f64 {
+        if self.low.is_some() && self.high.is_some() { self.rel_error } else { f64::NAN }
+    }
 }
 
 impl HeldOut {
@@ -272,48 +279,46 @@ impl HeldOut {
         let limit_ns = limits.p99_ns as f64;
         let [served, found] = [0, 1].map(|row| curves.served(row, limit_ns));
         let share = curves.share(0, 1, At::Ns(limit_ns));
-        let error = |ratio: f64, low: f64, high: f64| Figure {
-            value: ratio - 1.0,
-            interval: Some((low - 1.0, high - 1.0)),
-        };
-        let nothing = Figure { value: f64::NAN, interval: None };
         let row = |what: String, is_saturation| Compared {
             name: format!("{}, {what}", self.name),
             policy: self.policy().to_owned(),
             load_per_second: found.load(),
             predicted: served.load(),
             measured: found.load(),
-            rel_error: nothing,
-            bound: None,
+            rel_error: f64::NAN,
+            low: None,
+            high: None,
             p50_ns: None,
             is_saturation,
         };
         let mut rows = vec![Compared {
-            rel_error: share.as_ref().map_or(nothing, |of| error(of.ratio, of.low, of.high)),
-            bound: share.and_then(|of| of.bound),
+            rel_error: share.as_ref().map_or(f64::NAN, |of| of.ratio - 1.0),
+            low: share.as_ref().and_then(|of| Some(of.low? - 1.0)),
+            high: share.as_ref().and_then(|of| Some(of.high? - 1.0)),
             ..row("saturation".to_owned(), true)
         }];
         for share in &self.shares {
             let Some(at) = loads.iter().position(|load| *load == share * saturation) else {
                 continue;
             };
-            let [[p50, p99], [own_p50, own_p99]] = [&predicted[at], &measured[at]].map(|points| {
-                let all: Vec<[f64; 2]> = points.iter().map(quantiles).collect();
-                [0, 1].map(|which| all.iter().map(|of| of[which]).collect::<Vec<f64>>())
-            });
+            let [p50, own_p50] = [&predicted[at], &measured[at]]
+                .map(|points| points.iter().map(|point| quantiles(point)[0]).collect::<Vec<f64>>());
+            let [p99, own_p99] = [0, 1].map(|side| curves.p99_ns(side, at));
             let quiet = |values: &[f64], drawn: &[usize]| {
                 let drawn: Vec<f64> = drawn.iter().map(|round| values[*round]).collect();
                 Spread::of(&drawn).map_or(f64::NAN, |spread| spread.quiet)
             };
             let all: Vec<usize> = (0..p99.len()).collect();
             let of_tails = Interval::resampled(all.len(), seed, |drawn| {
-                quiet(&p99, drawn) / quiet(&own_p99, drawn)
+                quiet(p99, drawn) / quiet(own_p99, drawn)
             });
             rows.push(Compared {
                 load_per_second: loads[at],
-                predicted: quiet(&p99, &all),
-                measured: quiet(&own_p99, &all),
-                rel_error: of_tails.map_or(nothing, |of| error(of.value, of.low, of.high)),
+                predicted: quiet(p99, &all),
+                measured: quiet(own_p99, &all),
+                rel_error: of_tails.map_or(f64::NAN, |of| of.value - 1.0),
+                low: of_tails.map(|of| of.low - 1.0),
+                high: of_tails.map(|of| of.high - 1.0),
                 p50_ns: Some([quiet(&p50, &all), quiet(&own_p50, &all)]),
                 ..row(format!("at {:.0}%", 100.0 * share), false)
             });

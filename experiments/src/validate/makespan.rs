@@ -68,7 +68,6 @@ pub fn steps(rows: &[Row]) -> usize {
 
 /// Gets an answer from each side for each row. Returns the reason if this machine or this user cannot record, or the program is
 /// missing.
-/// there.
 pub fn ask(
     runner: &Runner,
     rows: &mut [Row],

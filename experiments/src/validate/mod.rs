@@ -85,7 +85,7 @@ impl Validation {
         let under = |point: &&Compared| policy.is_none_or(|policy| point.policy == policy);
         let points = self.points.iter().filter(under);
         let points = points.filter(|point| point.is_saturation == of_saturation);
-        largest(points.map(|point| point.rel_error.value))
+        largest(points.map(Compared::error))
     }
 
     /// The largest error of a makespan; `None` without one.
@@ -202,7 +202,8 @@ fn one(
             false => progress.begin(&format!("{}: round {} of {rounds}", system.name, round + 1)),
             true => progress.end(),
         })?;
-        let stayed = nearest(states, calibration::line_transfer(native)?).0 == before;
+        let (after, off) = nearest(states, calibration::line_transfer(native)?);
+        let stayed = after == before && (off < SAME_STATE || states.len() == STATES_MAX);
         if stayed || tries == TRIES {
             let predicted = system.predict(model, saturation, rounds)?;
             return Ok((system.compare(saturation, &predicted, &measured), stayed));
@@ -237,8 +238,6 @@ fn load(scenario: &Scenario, per_second: f64, seed: u64) -> Result<Load, Failure
 
 #[cfg(test)]
 mod tests {
-    use wave_report::model::Figure;
-
     use super::*;
 
     fn point(policy: &str, is_saturation: bool, rel_error: f64) -> Compared {
@@ -248,8 +247,9 @@ mod tests {
             load_per_second: 1.0,
             predicted: 1.0,
             measured: 1.0,
-            rel_error: Figure { value: rel_error, interval: None },
-            bound: None,
+            rel_error,
+            low: Some(rel_error),
+            high: Some(rel_error),
             p50_ns: None,
             is_saturation,
         }

@@ -19,7 +19,7 @@ use crate::terminal::{counted, note, out, program};
 #[command(after_help = "Examples:
   wave run scenarios/rocksdb-fifo.toml --record /tmp/logs
   wave trace /tmp/logs/offload-pcie-like-link.wavelog --output trace.json
-  wave trace /tmp/logs/offload-pcie-like-link.wavelog --output trace.json --from-ms 1500 --for-ms 20
+  wave trace /tmp/logs/offload-pcie-like-link.wavelog --output trace.json --from-ms 1500 --for-ms 500
 
 Open the trace at https://ui.perfetto.dev, or in chrome://tracing. The track of a host core shows the threads
 that ran there, with messages, outcomes (of a failure: the reason), preemptions and kicks. The policy's

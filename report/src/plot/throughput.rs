@@ -66,7 +66,7 @@ fn panels(
         }
         legend(root, (76, height as i32 + 10), Key::Curve, &names)?;
         let below = (height + legend_height(names.len())) as i32;
-        let hollow = "A hollow marker is not a measurement: the point was disturbed, or its generator lagged. No line goes through it.";
+        let hollow = "A hollow marker is not a measurement: its agent was lost, or its generator lagged. No line goes through it.";
         if whole.iter().flatten().any(|dot| !dot.2) {
             root.draw(&Text::new(hollow, (60, below), text(12.0, MUTED, HPos::Left)))?;
         }

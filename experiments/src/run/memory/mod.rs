@@ -88,7 +88,7 @@ pub fn run(
     let mut facts = ground.facts(&ran);
     facts.extend(journal.fact());
     let if_disturbed = "the figures are disturbed: run again on a quiet machine";
-    facts.extend(Neighbours::fact(before, journal, if_disturbed));
+    facts.extend(Neighbours::fact(Neighbours::since(before), journal, if_disturbed));
     let seating = describe(&ground.seating);
     let Ground { swap, .. } = ground;
     swap.take_down().map_err(Failure::cannot)?;

@@ -1,8 +1,8 @@
 //! What the rounds say of the rows: the orders that can be claimed, and the load that each serves at the same p99.
 
-use wave_compare::Interval;
+use wave_compare::EQUAL;
 use wave_compare::curve::Served;
-use wave_report::model::{Bound, Paired, ServedShare, VariantResult};
+use wave_report::model::{Paired, ServedShare, VariantResult};
 use wave_report::number::{micros, thousands};
 
 use super::{At, Curves};
@@ -16,20 +16,25 @@ const OTHERS_SHARE_MAX: f64 = 0.25;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Machine {
     cpus: usize,
-    /// CPUs that other processes used, on average.
-    others: f64,
+    /// CPUs that other processes used, on average; `None` if the system does not tell.
+    others: Option<f64>,
 }
 
 impl Machine {
     /// The CPUs `cpus` since `before`, which was measured on them. All agents must have ended: then they count as this process's.
     pub(crate) fn since(before: Option<Neighbours>, cpus: &[usize]) -> Machine {
         let others = before.zip(Neighbours::on(cpus)).map(|(before, now)| now.cpus_since(&before));
-        Machine { cpus: cpus.len(), others: others.unwrap_or(0.0) }
+        Machine { cpus: cpus.len(), others }
+    }
+
+    /// CPUs that other processes used, on average; `None` if the system does not tell.
+    pub(crate) fn others(self) -> Option<f64> {
+        self.others
     }
 
     /// Whether nothing can be said of the rows on a quiet machine.
     fn is_busy(self) -> bool {
-        self.others > OTHERS_SHARE_MAX * self.cpus as f64
+        self.others.is_some_and(|others| others > OTHERS_SHARE_MAX * self.cpus as f64)
     }
 
     /// The conclusion of a run that tells nothing, because the machine was busy.
@@ -37,7 +42,8 @@ impl Machine {
         self.is_busy().then(|| {
             format!(
                 "Other processes used {:.1} of {} CPUs, so this run says nothing about a quiet machine.",
-                self.others, self.cpus
+                self.others.unwrap_or(0.0),
+                self.cpus
             )
         })
     }
@@ -58,6 +64,8 @@ pub(crate) fn of(curves: &Curves, reference: usize, at: At, machine: Machine) ->
     };
     let count = curves.rows().count();
     let others = (0..count).filter(|row| *row != reference && reference_per_second.is_some());
+    // Beside busy processes nothing is claimed.
+    let others = others.filter(|_| !machine.is_busy());
     let shares: Vec<_> = others.filter_map(|row| curves.share(row, reference, at)).collect();
     let at = format!("{} p99 of {} us in quiet rounds", curves.class, micros(limit_ns as u64));
     Paired {
@@ -107,7 +115,7 @@ fn conclusion(
     }];
     parts.extend(known.into_iter().flatten());
     if shares.len() < others {
-        parts.push(format!("{} others serve their highest load as well", others - shares.len()));
+        parts.push(format!("of {} others the run's loads do not tell", others - shares.len()));
     }
     let open: Vec<String> = open.into_iter().filter_map(Result::err).collect();
     if !open.is_empty() {
@@ -119,24 +127,26 @@ fn conclusion(
 
 /// What a share says; an error if that is open: the row and why.
 fn part(share: &ServedShare) -> Result<String, String> {
-    let ServedShare { name, ratio, pooled_ratio, .. } = share;
-    let of_rounds = Interval { value: *ratio, low: share.low, high: share.high };
-    let interval = format!("95% interval {:.2} to {:.2}", share.low, share.high);
-    match share.bound {
-        Some(Bound::AtMost) => return Ok(format!("\"{name}\" less than {ratio:.2} of that")),
-        Some(Bound::AtLeast) => return Ok(format!("\"{name}\" more than {ratio:.2} of that")),
-        None => {}
-    }
-    if of_rounds.has_one() && !of_rounds.is_equal() {
-        Err(format!("\"{name}\" ({interval})"))
-    } else if share.is_doubted {
-        Err(format!(
+    let ServedShare { name, ratio, pooled_ratio, low, high, .. } = share;
+    let interval = |low: f64, high: f64| format!("95% interval {low:.2} to {high:.2}");
+    let said = match (*low, *high) {
+        // Below its lowest load, or above its highest one.
+        (None, Some(high)) if high <= 1.0 => format!("\"{name}\" less than {high:.2} of that"),
+        (Some(low), None) if low >= 1.0 => format!("\"{name}\" more than {low:.2} of that"),
+        (Some(low), Some(high)) if low > 1.0 || high < 1.0 => {
+            format!("\"{name}\" {ratio:.2} of that ({})", interval(low, high))
+        }
+        (Some(low), Some(high)) if low >= 1.0 / EQUAL && high <= EQUAL => {
+            format!("\"{name}\" as much ({})", interval(low, high))
+        }
+        (Some(low), Some(high)) => return Err(format!("\"{name}\" ({})", interval(low, high))),
+        _ => return Err(format!("\"{name}\" ({} of that)", share.words())),
+    };
+    match share.is_doubted {
+        true => Err(format!(
             "\"{name}\" ({ratio:.2} of that by the median of rounds, {pooled_ratio:.2} by all samples)"
-        ))
-    } else if of_rounds.has_one() {
-        Ok(format!("\"{name}\" as much ({interval})"))
-    } else {
-        Ok(format!("\"{name}\" {ratio:.2} of that ({interval})"))
+        )),
+        false => Ok(said),
     }
 }
 
@@ -146,14 +156,15 @@ mod tests {
 
     #[test]
     fn machine_is_busy_if_others_use_more_than_a_quarter_of_it() {
-        assert!(!Machine { cpus: 2, others: 0.5 }.is_busy());
-        assert!(Machine { cpus: 2, others: 0.6 }.is_busy());
-        assert!(!Machine { cpus: 16, others: 2.0 }.is_busy());
+        assert!(!Machine { cpus: 2, others: Some(0.5) }.is_busy());
+        assert!(Machine { cpus: 2, others: Some(0.6) }.is_busy());
+        assert!(!Machine { cpus: 16, others: Some(2.0) }.is_busy());
     }
 
     fn share(name: &str, [ratio, low, high, pooled_ratio]: [f64; 4]) -> ServedShare {
         let name = name.to_owned();
-        ServedShare { name, ratio, low, high, bound: None, pooled_ratio, is_doubted: false }
+        let (low, high) = (Some(low), Some(high));
+        ServedShare { name, ratio, low, high, pooled_ratio, is_doubted: false }
     }
 
     #[test]
@@ -163,15 +174,18 @@ mod tests {
             share("wide", [0.9, 0.7, 1.2, 0.9]),
             share("equal", [1.0, 0.97, 1.02, 1.1]),
             ServedShare { is_doubted: true, ..share("stalls", [1.3, 1.2, 1.4, 0.5]) },
-            ServedShare { bound: Some(Bound::AtMost), ..share("far", [0.3, 0.2, 0.4, 0.3]) },
+            ServedShare { low: None, ..share("far", [0.3, 0.2, 0.3, 0.3]) },
+            // Beyond a load of the run in some of the resampled rounds only.
+            ServedShare { low: None, ..share("open", [0.9, 0.8, 1.1, 0.9]) },
         ];
-        let said = conclusion("near", Served::At(68_200.0), "GET p99 of 112 us", &shares, 5);
+        let said = conclusion("near", Served::At(68_200.0), "GET p99 of 112 us", &shares, 6);
         assert_eq!(
             said,
             "At a GET p99 of 112 us, \"near\" serves 68.2 k/s; \"slower\" 0.60 of that (95% interval 0.50 to 0.70); \
              \"equal\" as much (95% interval 0.97 to 1.02); \"far\" less than 0.30 of that; \
              this run cannot tell whether \"wide\" (95% interval 0.70 to 1.20) or \
-             \"stalls\" (1.30 of that by the median of rounds, 0.50 by all samples) serves more or less than that."
+             \"stalls\" (1.30 of that by the median of rounds, 0.50 by all samples) or \"open\" (at most 1.10 of that) serves more or \
+             less than that."
         );
         let nothing = conclusion("near", Served::Below(1.0), "GET p99 of 112 us", &[], 5);
         assert!(nothing.contains("nothing is compared"), "{nothing}");
@@ -180,6 +194,6 @@ mod tests {
             all.contains("\"near\" serves 9.0 k/s or more, its highest load; \"slower\" 0.60 "),
             "{all}"
         );
-        assert!(all.ends_with("2 others serve their highest load as well."), "{all}");
+        assert!(all.ends_with("of 2 others the run's loads do not tell."), "{all}");
     }
 }

@@ -1,9 +1,9 @@
 //! The p99 of each row over loads and rounds, and what follows: orders of neighbours, and the load that a row serves at one p99
 //! as a share of another's.
 
-use wave_compare::curve::{Served, served};
-use wave_compare::{Interval, Pair, Pool, Spread, Verdict};
-use wave_report::model::{Bound, PairedLoad, PairedOrder, PairedRow, ServedShare};
+use wave_compare::curve::{Served, served, top};
+use wave_compare::{Pair, Pool, Spread, Verdict, resampled_range};
+use wave_report::model::{PairedLoad, PairedOrder, PairedRow, ServedShare};
 use wave_workloads::point::{ClassLatency, Point};
 use wave_workloads::recorder::{LATENCY_MAX_NS, decode};
 
@@ -30,6 +30,8 @@ pub(crate) struct Curves {
     /// Class of requests whose p99 this is.
     pub class: String,
     pub rounds: usize,
+    /// A fact about trials in which the generator was late, if there are any.
+    pub late: Option<(String, String)>,
     seed: u64,
     rows: Vec<Curve>,
 }
@@ -85,8 +87,9 @@ impl Curves {
         let rows: Vec<_> = rows.collect();
         let counts = rows.iter().flat_map(|(_, loads)| loads).map(|load| load.trials.len());
         let rounds = counts.min().filter(|rounds| *rounds > 0)?;
+        let late = late(rows.iter().flat_map(|(_, loads)| loads).flat_map(|load| &load.trials));
         let rows = rows.into_iter().map(|(name, loads)| Curve::of(name, &loads, class, rounds));
-        Some(Curves { class: class.to_owned(), rounds, seed, rows: rows.collect() })
+        Some(Curves { class: class.to_owned(), rounds, late, seed, rows: rows.collect() })
     }
 
     /// The rows' rounds.
@@ -125,34 +128,48 @@ impl Curves {
 
     /// The load that `row` serves at this p99, as a share of what `reference` serves. `None` if the loads of the run do not tell.
     pub fn share(&self, row: usize, reference: usize, at: At) -> Option<ServedShare> {
-        let limit = self.limit_ns(at);
-        let bound = bound(self.served(row, limit), self.served(reference, limit))?;
-        let share = |curves: &[Vec<(f64, f64)>]| {
+        let both = |curves: &[Vec<(f64, f64)>]| {
             let limit = limit_ns(curves, at);
-            let of = |row: usize| served(&curves[row], limit).map_or(f64::NAN, Served::load);
-            of(row) / of(reference)
+            [row, reference].map(|row| served(&curves[row], limit).unwrap_or(Served::Below(0.0)))
         };
-        let paired =
-            Interval::resampled(self.rounds, self.seed, |drawn| share(&self.quiet(drawn)))?;
+        let range = |drawn: &[usize]| {
+            let [own, other] = both(&self.quiet(drawn));
+            own.over(other)
+        };
+        let (low, high) = resampled_range(self.rounds, self.seed, range)?;
+        let (low, high) =
+            (Some(low).filter(|low| *low > 0.0), Some(high).filter(|high| high.is_finite()));
+        if low.is_none() && high.is_none() {
+            return None;
+        }
+        let ratio = |[own, other]: [Served; 2]| own.load() / other.load();
         let all = self.all_rounds();
         let pooled: Vec<_> = self.rows.iter().map(|curve| curve.pooled(&all)).collect();
         // The order of p99 at the highest load that agrees with this share.
-        let claim = match paired.value {
-            _ if paired.has_one() => Verdict::Equal,
-            ratio if ratio < 1.0 => Verdict::Higher,
-            _ => Verdict::Lower,
+        let claim = if low.is_some_and(|low| low > 1.0) {
+            Verdict::Lower
+        } else if high.is_some_and(|high| high < 1.0) {
+            Verdict::Higher
+        } else {
+            Verdict::Equal
         };
-        let [own, other] = [row, reference].map(|row| self.rows[row].pools.last());
-        let pair = Pair::of(own?, other?, P99, self.seed);
         Some(ServedShare {
             name: self.name(row).to_owned(),
-            ratio: paired.value,
-            low: paired.low,
-            high: paired.high,
-            bound,
-            pooled_ratio: share(&pooled),
-            is_doubted: pair.is_some_and(|pair| pair.speaks_against(claim)),
+            ratio: ratio(both(&self.quiet(&all))),
+            low,
+            high,
+            pooled_ratio: ratio(both(&pooled)),
+            is_doubted: self.slow_samples_speak_against(claim, row, reference),
         })
+    }
+
+    /// Whether the slow samples at the highest load speak against this order of two rows. Rows with different loads are not compared.
+    fn slow_samples_speak_against(&self, claim: Verdict, row: usize, reference: usize) -> bool {
+        let [own, other] = [row, reference].map(|row| &self.rows[row]);
+        let top = |curve: &Curve| curve.row.loads.last().map(|load| load.offered_per_second);
+        let pools = own.pools.last().zip(other.pools.last()).filter(|_| top(own) == top(other));
+        let pair = pools.and_then(|(own, other)| Pair::of(own, other, P99, self.seed));
+        pair.is_some_and(|pair| pair.speaks_against(claim))
     }
 
     /// Each row against the next one, at each load.
@@ -187,23 +204,25 @@ impl Curves {
     }
 }
 
+fn late<'a>(trials: impl Iterator<Item = &'a (&'a Point, f64)>) -> Option<(String, String)> {
+    let trials: Vec<_> = trials.map(|(point, _)| &point.generator).collect();
+    let late: Vec<_> = trials.iter().filter_map(|lag| lag.why_invalid.as_deref()).collect();
+    Some((
+        format!("the generator was late in {} of {} trials", late.len(), trials.len()),
+        format!(
+            "they count, as latency counts from when a request was due; first: {}",
+            late.first()?
+        ),
+    ))
+}
+
 fn limit_ns(curves: &[Vec<(f64, f64)>], at: At) -> f64 {
     match at {
         At::Ns(ns) => ns,
         At::LowestAtTop => {
-            let tops = curves.iter().filter_map(|curve| curve.last().map(|(_, p99)| *p99));
+            let tops = curves.iter().filter_map(|curve| top(curve));
             tops.fold(f64::INFINITY, f64::min)
         }
-    }
-}
-
-/// What the ratio of two loads is a bound of; `None` if it tells nothing.
-fn bound(own: Served, reference: Served) -> Option<Option<Bound>> {
-    match (own, reference) {
-        (Served::Below(_), Served::Below(_)) | (Served::Above(_), Served::Above(_)) => None,
-        (Served::At(_), Served::At(_)) => Some(None),
-        (Served::Below(_), _) | (_, Served::Above(_)) => Some(Some(Bound::AtMost)),
-        (Served::Above(_), _) | (_, Served::Below(_)) => Some(Some(Bound::AtLeast)),
     }
 }
 
@@ -215,8 +234,7 @@ impl Rounds<'_> {
 }
 
 /// The latencies of a class of requests of `point`, with their counts. A request that was not done counts as one that takes longer
-/// than any other, whatever its class, so that a row that refuses requests does not seem quick. A row that has done none counts as
-/// one such request.
+/// than any other, whatever its class, so that a row that refuses requests does not seem quick.
 fn samples(point: &Point, class: &str) -> Vec<(f64, u64)> {
     let of_class = point.classes.iter().find(|of| of.name == class);
     samples_of(point, of_class).unwrap_or_else(|| vec![(LATENCY_MAX_NS as f64, 1)])
@@ -229,14 +247,15 @@ pub(crate) fn samples_of(
 ) -> Option<Vec<(f64, u64)>> {
     let not_done = point.sent.saturating_sub(point.done);
     let done = latencies.and_then(|of| decode(&of.histogram).ok()).filter(|of| !of.is_empty());
-    let Some(done) = done else { return (not_done > 0).then(|| vec![(LATENCY_MAX_NS as f64, 1)]) };
+    let slowest = |count: u64| (LATENCY_MAX_NS as f64, count);
+    let Some(done) = done else { return (not_done > 0).then(|| vec![slowest(not_done)]) };
     let values = done.iter_recorded();
     let mut samples: Vec<(f64, u64)> = values
         .map(|one| (one.value_iterated_to() as f64, one.count_since_last_iteration()))
         .collect();
     if not_done > 0 {
         let of_class = done.len() as f64 * not_done as f64 / point.done.max(1) as f64;
-        samples.push((LATENCY_MAX_NS as f64, of_class.ceil() as u64));
+        samples.push(slowest(of_class.ceil() as u64));
     }
     Some(samples)
 }
@@ -268,20 +287,5 @@ mod tests {
         assert!((with(5) - 995.0).abs() < 2.0, "{}", with(5));
         assert_eq!(with(20), LATENCY_MAX_NS as f64 / 1e3);
         assert_eq!(samples(&failed_point(1.0), "GET"), [(LATENCY_MAX_NS as f64, 1)]);
-    }
-
-    #[test]
-    fn ratio_of_loads_outside_of_the_run_is_a_bound() {
-        let (below, at, above) = (Served::Below(1.0), Served::At(2.0), Served::Above(3.0));
-        assert_eq!(bound(at, at), Some(None));
-        assert_eq!(
-            [bound(below, at), bound(at, above), bound(below, above)],
-            [Some(Some(Bound::AtMost)); 3]
-        );
-        assert_eq!(
-            [bound(above, at), bound(at, below), bound(above, below)],
-            [Some(Some(Bound::AtLeast)); 3]
-        );
-        assert_eq!([bound(below, below), bound(above, above)], [None; 2]);
     }
 }

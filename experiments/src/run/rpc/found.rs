@@ -15,7 +15,7 @@ use crate::run::system::Delta;
 use crate::scenario::{Rpc, RpcPlacement, Stack};
 use wave_lab::table as empty_table;
 use wave_report::RunResult;
-use wave_report::model::{Bound, Figure, ServedShare, VariantResult};
+use wave_report::model::{Figure, ServedShare, VariantResult};
 use wave_report::number::{difference, micros, short, thousands};
 use wave_report::terminal::{self, Section, marked};
 
@@ -68,12 +68,11 @@ struct Extra {
 /// One saturation compared with another.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Against {
-    of: String,
+    /// What the variant serves, as a share of what `to` serves: within rounds; of saturations if simulated, where both ends of the
+    /// interval are the ratio itself.
+    #[serde(flatten)]
+    share: ServedShare,
     to: String,
-    /// Load served by the first over that of the second: within rounds; of saturations if simulated.
-    ratio: Figure,
-    /// What the ratio is a bound of: one of them serves less than the lowest load, or all of the highest, which is used in its place.
-    bound: Option<Bound>,
     of_host_cores: u32,
     to_host_cores: u32,
 }
@@ -97,6 +96,7 @@ struct Placed {
     saturation_by_limit: Vec<(u64, Option<f64>)>,
     lowest_load_per_second: f64,
     compared: Option<Figures>,
+    /// None in a native run: what a variant serves at the limit is no load of the run.
     at_saturation: Option<Figures>,
 }
 
@@ -209,7 +209,7 @@ impl<'a> Row<'a> {
             saturation_per_second: saturation,
             saturation_by_limit: self.by_limit.clone(),
             compared: figures(scenario.compare_at),
-            at_saturation: saturation.and_then(figures),
+            at_saturation: self.saturation.as_ref().and(saturation).and_then(figures),
             ..Placed::not_run(scenario, self.stack)
         }
     }
@@ -292,10 +292,8 @@ impl Placed {
     fn against(&self, other: &Placed, limit_us: u64, ratio: &Ratio<'_>) -> Option<Against> {
         let share = ratio(&self.name, &other.name, limit_us)?;
         Some(Against {
-            of: self.name.clone(),
             to: other.name.clone(),
-            ratio: figure(&share),
-            bound: share.bound,
+            share,
             of_host_cores: self.host_cores,
             to_host_cores: other.host_cores,
         })
@@ -304,12 +302,6 @@ impl Placed {
     fn has(&self, policy: &str) -> bool {
         self.policy.split(':').next() == Some(policy)
     }
-}
-
-fn figure(share: &ServedShare) -> Figure {
-    // A single run has no interval.
-    let has_interval = share.low < share.high || share.low != share.ratio;
-    Figure { value: share.ratio, interval: has_interval.then_some((share.low, share.high)) }
 }
 
 /// The scenario's limit, and the usual ones.
@@ -333,18 +325,9 @@ pub fn of_saturations(
     if let Some((_, Err(_))) = other.saturation {
         return None;
     }
-    let bound = within(other).is_none().then_some(Bound::AtLeast);
     let ratio = own / within(other).unwrap_or(lowest);
-    let (low, high, pooled_ratio) = (ratio, ratio, ratio);
-    Some(ServedShare {
-        name: of.to_owned(),
-        ratio,
-        low,
-        high,
-        bound,
-        pooled_ratio,
-        is_doubted: false,
-    })
+    let (low, high, pooled_ratio) = (Some(ratio), within(other).map(|_| ratio), ratio);
+    Some(ServedShare { name: of.to_owned(), ratio, low, high, pooled_ratio, is_doubted: false })
 }
 
 /// Further facts for the report.
@@ -433,9 +416,9 @@ impl Extra {
         let limit_us = limits_us[0];
         let gain = |single: &Placed, multi: &Placed, us: u64| {
             let share = ratio(&multi.name, &single.name, us)?;
-            let Figure { value, interval } = figure(&share);
+            let Figure { value, interval } = share.figure()?;
             let interval = interval.map(|(low, high)| (low - 1.0, high - 1.0));
-            share.bound.is_none().then_some(Figure { value: value - 1.0, interval })
+            Some(Figure { value: value - 1.0, interval: interval.filter(|(low, high)| low < high) })
         };
         let by_limit = pairs.first().map_or_else(Vec::new, |(single, multi)| {
             let within = |us: &u64| Some((*us, gain(single, multi, *us)?));
@@ -557,16 +540,10 @@ pub fn table(result: &RunResult) -> String {
         ));
     }
     let all = extra.offload_vs_onhost_all.iter().chain(&extra.offload_vs_onhost_scheduler);
-    for Against { of, to, ratio, bound, .. } in
+    for Against { share, to, .. } in
         all.chain(&extra.throughput_vs_tonic).chain(&extra.throughput_vs_sidecar)
     {
-        let bound = match bound {
-            Some(Bound::AtLeast) => "at least ",
-            Some(Bound::AtMost) => "at most ",
-            None => "",
-        };
-        let ratio = ratio.words(|ratio| format!("{ratio:.2}"));
-        notes.push(format!("{of}: {bound}{ratio} times the load of {to}"));
+        notes.push(format!("{}: {} times the load of {to}", share.name, share.words()));
     }
     Section { table: table.to_string(), notes }.to_string()
 }

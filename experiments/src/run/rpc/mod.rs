@@ -43,6 +43,8 @@ pub fn run(
     let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
     super::enough_cpus(scenario.cores, cpus.len(), &scenario.name, ("host.cores", true))?;
     let (started, trials) = (journal.started(), scenario.trials());
+    let gets = 1.0 - scenario.workload.range_percent / 100.0;
+    super::enough_requests(&scenario.name, scenario.loads_per_second[0], ("GET", gets), trials)?;
     let equal = Equal::of(scenario, cpus.len());
     let (twins, stacks): (Vec<&Stack>, Vec<&Stack>) =
         scenario.variants.iter().partition(|stack| twin(scenario, stack, equal).is_some());
@@ -96,8 +98,8 @@ pub fn run(
         of_rows.push(loads);
     }
     let if_disturbed = "this may widen intervals";
-    facts.extend(Neighbours::fact(neighbours, journal, if_disturbed));
     let machine_then = Machine::since(neighbours, &cpus);
+    facts.extend(Neighbours::fact(machine_then.others(), journal, if_disturbed));
     let seen = stacks.iter().zip(&of_rows).map(|(stack, loads)| {
         let loads = scenario.loads_per_second.iter().zip(loads);
         (stack.name.clone(), loads.map(|(load, trials)| seen(*load, trials)).collect())
@@ -105,6 +107,7 @@ pub fn run(
     let limits = limits(scenario);
     let curves = Curves::of(seen, &limits.class, scenario.seed)
         .ok_or_else(|| Failure::Check("no round has run".to_owned()))?;
+    facts.extend(curves.late.clone());
     let rows: Vec<Row<'_>> = stacks
         .iter()
         .zip(&all_seats)
@@ -122,7 +125,8 @@ pub fn run(
     let at = At::Ns(limits.p99_ns as f64);
     let ratio = |of: &str, to: &str, limit_us: u64| {
         let place = |name: &str| stacks.iter().position(|stack| stack.name == name);
-        curves.share(place(of)?, place(to)?, At::Ns(limit_us as f64 * 1e3))
+        let share = curves.share(place(of)?, place(to)?, At::Ns(limit_us as f64 * 1e3))?;
+        (machine_then.too_busy().is_none() && !share.is_doubted).then_some(share)
     };
     let result = RunResult {
         scenario: scenario.name.clone(),
