@@ -42,8 +42,7 @@ fn every_agent_of_a_scenario_is_the_users_program() {
     let script = format!("#!/bin/sh\necho \"$0 $@\" >>was-here\nexec {} agent \"$@\"\n", wave());
     let (output, folder) = run(&script, "fifo", &[]);
     let errors = String::from_utf8_lossy(&output.stderr);
-    // 4: other processes disturbed the run.
-    assert!(matches!(output.status.code(), Some(0 | 4)), "{errors}");
+    assert!(output.status.success(), "{errors}");
     let was_here = fs::read_to_string(folder.path().join("was-here")).unwrap();
     assert!(was_here.contains("--policies") && was_here.contains("--attach"), "{was_here}");
     // The program is started by the symbolic link's name, as a program may act by its name.

@@ -52,8 +52,7 @@ fn every_placement_starts_serves_and_ends() {
     let file = small(directory.path());
     let output = run(directory.path(), &[file.to_str().unwrap(), "--json", "--record", "logs"]);
     let errors = String::from_utf8_lossy(&output.stderr);
-    // 4: other processes disturbed the run.
-    assert!(matches!(output.status.code(), Some(0 | 4)), "{errors}");
+    assert!(output.status.success(), "{errors}");
     let result: Value =
         serde_json::from_slice(&output.stdout).expect("one object and nothing else");
     for name in [
@@ -74,11 +73,12 @@ fn every_placement_starts_serves_and_ends() {
         if placed["same_system_as"].is_null() {
             let figures = &placed["compared"];
             assert_eq!(figures["offered_per_second"], 200.0, "{placed}");
-            // If other processes keep the agent from its CPU, it is turned out and no request is served: no result.
-            let is_result = output.status.code() == Some(0) || figures["valid"] == true;
-            assert!(figures["served"].as_f64().unwrap() > 0.0 || !is_result, "{placed}");
+            // If other processes keep an agent from its CPU, it is turned out, and may serve nothing.
+            let conclusion = result["paired"]["conclusion"].as_str().unwrap();
+            let is_busy = conclusion.starts_with("Other processes used ");
+            assert!(figures["served"].as_f64().unwrap() > 0.0 || is_busy, "{placed}");
             for name in ["total_us_per_rpc", "host_us_per_rpc"] {
-                assert!(figures[name].as_f64().unwrap() > 0.0 || !is_result, "{name}: {placed}");
+                assert!(figures[name].as_f64().unwrap() > 0.0 || is_busy, "{name}: {placed}");
             }
         }
     }

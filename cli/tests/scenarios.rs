@@ -104,14 +104,19 @@ fn wave(words: &[&str], file: &Path) -> Output {
     command.output().expect("wave can be run")
 }
 
-/// Runs the scenario, requires that its own checks pass, and returns its output. Natively exit code 4 is accepted: other
-/// processes disturbed the measurement.
+/// Runs the scenario, requires that its own checks pass, and returns its output. Natively exit code 4 is accepted where points can be
+/// invalid: other processes kept the generator, or all of a system, from its CPU.
 fn passes(words: &[&str], file: &Path) -> Value {
     let output = wave(words, file);
     let errors = String::from_utf8_lossy(&output.stderr);
-    let is_disturbed = output.status.code() == Some(4) && !words.contains(&"sim");
-    assert!(output.status.success() || is_disturbed, "{}: {errors}", output.status);
-    serde_json::from_slice(&output.stdout).expect("one object and nothing else")
+    let may_be_invalid =
+        |kind: &Value| kind == "enclaves" || kind.as_str().unwrap().starts_with("udp");
+    let result: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("one object and nothing else: {error}: {errors}"));
+    let is_invalid = output.status.code() == Some(4) && !words.contains(&"sim");
+    let is_accepted = output.status.success() || is_invalid && may_be_invalid(&result["kind"]);
+    assert!(is_accepted, "{}: {errors}", output.status);
+    result
 }
 
 const RUN: &[&str] = &["run", "--quiet", "--out", "out"];
