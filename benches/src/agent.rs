@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Instant;
 
+use wave_compare::{PerRound, in_turns};
 use wave_core::agent::Agent;
 use wave_core::clock::Nanos;
 use wave_core::control::HostControl;
@@ -34,7 +35,9 @@ use wave_links::shm::ShmPort;
 use wave_sched::policies::fifo::Fifo;
 use wave_sched::wire::{Event, Kind};
 
-use wave_experiments::measure::{Chunks, ns_per, pin, two_cpus};
+use wave_experiments::measure::{ns_per, pin, two_cpus};
+
+use crate::SEED;
 
 const CORES: u16 = 15;
 const THREADS: u32 = 256;
@@ -42,6 +45,7 @@ const DECISIONS: u64 = 150_000;
 const EVENTS: usize = 5_000;
 const WORK_NS: u128 = 1_000;
 const CHUNKS: usize = 25;
+const WARM_UP: usize = 3;
 const PRESTAGE: u16 = 4;
 
 /// A doorbell for sides that never sleep.
@@ -354,35 +358,26 @@ pub fn agent() -> Result<serde_json::Value, String> {
     let mut peer = SlotLoop::new(other)?;
     let mut staged = Emulated::new(1, PRESTAGE, other)?;
     let mut unstaged = Emulated::new(1, 0, other)?;
-    let mut measured: [Vec<f64>; 4] = Default::default();
-    for chunk in 0..CHUNKS + 3 {
-        let results = [
-            ours.decisions()?,
-            peer.decisions()?,
-            staged.event_to_decision()?,
-            unstaged.event_to_decision()?,
-        ];
-        // The first chunks warm up.
-        if chunk >= 3 {
-            for (all, ns) in measured.iter_mut().zip(results) {
-                all.push(ns);
-            }
-        }
-    }
-    let [ours, peer, staged, unstaged] = measured.map(Chunks::new);
-    let per_second = |ns: &Chunks| Chunks::new(ns.values().iter().map(|ns| 1e9 / ns).collect());
+    let measured: [Vec<f64>; 4] = in_turns(SEED, WARM_UP, CHUNKS, |row| match row {
+        0 => ours.decisions(),
+        1 => peer.decisions(),
+        2 => staged.event_to_decision(),
+        _ => unstaged.event_to_decision(),
+    })?;
+    let [ours, peer, staged, unstaged] = measured.map(PerRound::from_iter);
+    let [ours, peer] = [ours, peer].map(|ns| ns.map(|ns| 1e9 / ns));
     Ok(serde_json::json!({
         "bench": "agent",
         "peer": "a slot loop in the manner of Shinjuku's dispatcher",
         "cores": CORES,
         "prestage": PRESTAGE,
         "chunks": CHUNKS,
-        "decisions_ratio_vs_slot_loop": peer.median() / ours.median(),
-        "decisions_per_second_15_cores": per_second(&ours).median(),
-        "decisions_per_second": per_second(&ours).json(),
-        "slot_loop_per_second": per_second(&peer).json(),
-        "prestage_latency_ratio": unstaged.median() / staged.median(),
-        "event_to_decision_prestaged_ns": staged.json(),
-        "event_to_decision_unstaged_ns": unstaged.json(),
+        "decisions_ratio_vs_slot_loop": ours.over(&peer).estimate(),
+        "decisions_per_second_15_cores": ours.median(),
+        "decisions_per_second": ours.spread(),
+        "slot_loop_per_second": peer.spread(),
+        "prestage_latency_ratio": unstaged.over(&staged).estimate(),
+        "event_to_decision_prestaged_ns": staged.spread(),
+        "event_to_decision_unstaged_ns": unstaged.spread(),
     }))
 }

@@ -33,6 +33,9 @@ use crate::udp::{echo as udp_echo, udp};
   wave bench agent --json
   sudo wave bench kernel --json
 
+Rows take turns, in random order. A ratio is the median over rounds of the ratio within a round, with its 95% interval: `median`,
+`low` and `high` in the JSON; fewer than six rounds have no interval. Other figures are medians over rounds.
+
 Each bench needs two CPUs and an otherwise idle machine: `wave doctor` shows what is missing.
 
 Exit codes: 0 measured; 3 this machine cannot run the bench (the message says why).")]
@@ -44,8 +47,7 @@ pub struct Bench {
 #[derive(Debug, Subcommand)]
 enum Which {
     /// The queue between two processes, against rtrb between two threads.
-    #[command(
-        after_help = "Entries of 64 bytes in rings of 1,024, unbatched; medians of interleaved chunks.
+    #[command(after_help = "Entries of 64 bytes in rings of 1,024, unbatched.
 
   oneway_ratio_vs_rtrb      half of a round trip through two queues, divided by rtrb's (lower is better)
   throughput_ratio_vs_rtrb  entries pushed per second, divided by rtrb's (higher is better)
@@ -59,8 +61,7 @@ enum Which {
 
 Examples:
   wave bench queue
-  wave bench queue --json | jq '.oneway_ratio_vs_line, .oneway_account_ns, .cpus'"
-    )]
+  wave bench queue --json | jq '.oneway_ratio_vs_line, .oneway_account_ns, .cpus'")]
     Queue(Output),
     /// Decisions of an agent for 15 cores, against a dispatcher's loop over slots, as in Shinjuku.
     Agent(Output),
@@ -73,13 +74,11 @@ tgkill(2) to the handler. safe_point_vs_signal_ratio is signal over safe point (
 klt_vs_signal_ratio kernel-level thread over signal (lower is better). range_growth_*: how much more core
 time a scan of RocksDB takes that is preempted every 30 us at safe points (ult), or every 100 us on a
 kernel-level thread (klt), as a share: 0.01 is 1%. idle_overhead: how much longer a scan takes with a safe
-point after each key and nothing to preempt, as a share, and the ends of its 95% interval. p5, p50 and
-p95 are over chunks; if they are far apart, something else used the CPUs: run again."
+point after each key and nothing to preempt, as a share. p5, p50 and p95 are over chunks; if they are far apart, something else used the CPUs: run again."
     )]
     Preempt(Output),
     /// The simulator's event queue, against nexosim.
-    #[command(
-        after_help = "An M/M/c queue at 0.9 of its capacity, two events per job, in alternating chunks of the two engines.
+    #[command(after_help = "An M/M/c queue at 0.9 of its capacity, two events per job.
 
   events_per_second              events of the bare queue per second of CPU time, with 16 servers; ratio_vs_nexosim is the ratio to nexosim
   world_events_per_second        tasks resumed per second of CPU time in a simulated host of 16 cores with its agent, queues and
@@ -90,12 +89,10 @@ p95 are over chunks; if they are far apart, something else used the CPUs: run ag
 
 Examples:
   wave bench sim
-  wave bench sim --json | jq '.ratio_vs_nexosim, .world_events_per_second'"
-    )]
+  wave bench sim --json | jq '.ratio_vs_nexosim, .world_events_per_second'")]
     Sim(Output),
     /// An iteration of SOL over 100 GiB, against a plain loop with rand_distr.
-    #[command(
-        after_help = "Each of 409,600 batches of 256 KiB is due. Medians over rounds in which all variants take turns.
+    #[command(after_help = "Each of 409,600 batches of 256 KiB is due.
 
   iteration_ms_100gib        on one core, with approximate, fast draws (fast_ms: p5, p50, p95)
   ratio_vs_rand_distr        a plain loop with rand_distr's Beta, divided by that (higher is better)
@@ -108,8 +105,7 @@ Examples:
 
 Examples:
   wave bench sol
-  wave bench sol --json | jq '.iteration_ms_100gib, .ratio_vs_rand_distr, .ks_distance'"
-    )]
+  wave bench sol --json | jq '.iteration_ms_100gib, .ratio_vs_rand_distr, .ks_distance'")]
     Sol(Output),
     /// The host's and the agent's CPU time per gRPC call, against tonic on the host.
     Rpc(RpcArgs),
@@ -149,7 +145,7 @@ struct TcpArgs {
 #[derive(Args, Debug)]
 #[command(
     after_help = "Messengers wake workers, as in schbench, on all CPUs except the last, which is the agent's: under
-an agent with the policy fifo, and under EEVDF, in alternating chunks. Times are in microseconds, medians over
+an agent with the policy fifo, and under EEVDF. Times are in microseconds, medians over
 the chunks of each chunk's p50 and p99.
 
   wakeup_ratio_vs_eevdf    Wave's p50 divided by EEVDF's
@@ -170,7 +166,7 @@ struct KernelArgs {
     #[command(flatten)]
     output: Output,
     /// Number of chunks to measure of each; one more warms up.
-    #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    #[arg(long, value_name = "N", default_value_t = 21, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     chunks: u32,
     /// Milliseconds that a thread may wait for a decision while a core is idle; then the agent is ejected and
     /// the bench fails [default: 20].
@@ -200,7 +196,7 @@ struct PayloadArgs {
     #[command(flatten)]
     output: Output,
     /// Number of chunks to measure of each; one more warms up.
-    #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    #[arg(long, value_name = "N", default_value_t = 21, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     chunks: u32,
 }
 
@@ -222,7 +218,7 @@ struct ChecksumsArgs {
     #[command(flatten)]
     output: Output,
     /// Number of chunks to measure of each; one more warms up.
-    #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    #[arg(long, value_name = "N", default_value_t = 21, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     chunks: u32,
 }
 
@@ -233,8 +229,7 @@ const ONE_SIDED: [&str; 2] = ["sim", "kernel"];
 #[derive(Args, Debug)]
 #[command(
     after_help = "Calls of a 64-byte echo, from one load generator to servers in separate processes, in turns:
-tonic on one single-threaded runtime, and a host whose RPCs an agent's front terminates. Medians over chunks of
-each chunk's CPU time per call.
+tonic on one single-threaded runtime, and a host whose RPCs an agent's front terminates.
 
 At 1,000, 10,000 and 50,000 calls per second, with all CPU time of the threads, waiting included:
 
@@ -279,10 +274,10 @@ struct RpcArgs {
     #[command(flatten)]
     output: Output,
     /// Number of chunks to measure of each; one more warms up.
-    #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    #[arg(long, value_name = "N", default_value_t = 21, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     chunks: u32,
     /// Length of a chunk.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.5, value_parser = chunk_seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.25, value_parser = chunk_seconds)]
     chunk_seconds: f64,
     /// Calls per second for the comparisons at equal rates.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -293,10 +288,10 @@ struct RpcArgs {
 #[derive(Args, Debug)]
 #[command(
     after_help = "Echoes of 64 bytes over 4 sockets or connections, to servers that share one CPU and sleep when idle.
-CPU time covers the whole process, including system time. Values are medians over chunks; the servers take turns.
+CPU time covers the whole process, including system time.
 
   front_cpu_ratio_vs_bare_recvmmsg_echo  CPU time of the agent's process divided by that of a bare echo (recvmmsg, sendmmsg),
-                                         in bursts of 32 datagrams at --rate; _spread: p5, p50, p95; _closed: with 64 requests in
+                                         in bursts of 32 datagrams at --rate; _closed: with 64 requests in
                                          flight instead
   front_cpu_ratio_vs_grpc                CPU time of the agent's process divided by that of an agent with the gRPC front,
                                          with 64 requests in flight: 16 on each of 4 connections, which share TCP segments;
@@ -313,10 +308,10 @@ struct UdpArgs {
     #[command(flatten)]
     output: Output,
     /// Number of chunks to measure of each; one more warms up.
-    #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    #[arg(long, value_name = "N", default_value_t = 21, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     chunks: u32,
     /// Length of a chunk.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.5, value_parser = chunk_seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.25, value_parser = chunk_seconds)]
     chunk_seconds: f64,
     /// Datagrams per second for the measurements in bursts.
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
@@ -327,8 +322,8 @@ struct UdpArgs {
 #[derive(Args, Debug)]
 #[command(
     after_help = "A client connects once an attack has begun, and calls a 64-byte echo --rate times per second over 4 connections: on an
-agent's front and a host's worker that share a CPU, and on tonic on that CPU. Chunks without and with each attacker take
-turns; medians over the chunks of each chunk's p50 and p99, from when a call was due.
+agent's front and a host's worker that share a CPU, and on tonic on that CPU. Latencies are
+medians over the chunks of each chunk's p50 and p99, from when a call was due.
 
   idle_connections       1,000 connections without calls
   unfinished_handshakes  1,000 sockets that send nothing
@@ -347,7 +342,7 @@ turns; medians over the chunks of each chunk's p50 and p99, from when a call was
   kept_out               chunks in which the client could not connect
   longest_ping_ns        during floods: the longest wait for the answer to a PING on another connection, in each chunk
   longest_ping_ratio_vs_tonic
-                         the median of these waits, divided by tonic's
+                         these waits, divided by tonic's
   drain_s                seconds that an agent with --drain-s 2 takes to end after SIGTERM, under the flood
 
 Examples:
@@ -360,7 +355,7 @@ struct HostileArgs {
     #[command(flatten)]
     output: Output,
     /// Number of chunks to measure of each.
-    #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    #[arg(long, value_name = "N", default_value_t = 21, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     chunks: u32,
     /// Length of a chunk.
     #[arg(long, value_name = "SECONDS", default_value_t = 0.5, value_parser = chunk_seconds)]
@@ -526,7 +521,9 @@ fn pairs(value: &Value) -> String {
 }
 
 fn flatten(path: &str, value: &Value, rows: &mut Vec<[String; 2]>) {
-    if let Value::Object(members) = value {
+    if let Value::Object(members) = value
+        && !members.contains_key("median")
+    {
         for (name, member) in members {
             let name = name.replace('_', " ");
             let path = if path.is_empty() { name } else { format!("{path}: {name}") };
@@ -550,6 +547,11 @@ fn shown(value: &Value) -> String {
         }
         Value::Array(values) => values.iter().map(shown).collect::<Vec<_>>().join(", "),
         Value::String(text) => text.clone(),
+        // An estimate: a median with its interval.
+        Value::Object(of) => match [&of["median"], &of["low"], &of["high"]] {
+            [median, Value::Null, _] => shown(median),
+            [median, low, high] => format!("{} ({} to {})", shown(median), shown(low), shown(high)),
+        },
         other => other.to_string(),
     }
 }
@@ -590,6 +592,14 @@ mod tests {
         for part in ["ratio", "0.50", "chunks: p50 ns", "1234", "0.0130"] {
             assert!(text.contains(part), "{text}");
         }
+    }
+
+    #[test]
+    fn an_estimate_is_one_row() {
+        let estimate = |low, high| serde_json::json!({ "median": 0.5, "low": low, "high": high });
+        let value = serde_json::json!({ "whole": estimate(Some(0.404), Some(0.606)), "few": estimate(None, None) });
+        let text = super::pairs(&value);
+        assert!(text.contains("0.50 (0.40 to 0.61)") && !text.contains("null"), "{text}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //!
 //! As in schbench, messengers wake workers: each messenger wakes its own workers, one after the other, waits until all have
 //! run, naps, and repeats. All threads are in the scheduling class under test, on the same CPUs: with an agent on another
-//! CPU, and without. Chunks of the two alternate.
+//! CPU, and without. The two take turns.
 //!
 //! - A *wake-up* lasts from just before the messenger's system call to the worker's first instruction after it.
 //! - *Message to decision* is the worker's run delay as the kernel counts it (schedstat): from the enqueueing of the
@@ -26,7 +26,9 @@ use wave_links::words::counted;
 use wave_linux::sched::{self, Enclave, Options, Stats, cpus};
 use wave_workloads::cpu;
 
-use wave_experiments::measure::Chunks;
+use wave_compare::{PerRound, in_turns, quantile};
+
+use crate::SEED;
 use wave_experiments::run::agent::AgentProcess;
 
 const POLICY: &str = "fifo";
@@ -210,32 +212,23 @@ fn chunk(
     })
 }
 
-/// Percentiles of each chunk.
-#[derive(Default)]
+/// Percentiles of each chunk, in microseconds.
 struct Percentiles {
-    p50: Vec<f64>,
-    p99: Vec<f64>,
+    p50: PerRound,
+    p99: PerRound,
 }
 
 impl Percentiles {
-    fn add(&mut self, samples: Vec<f64>) -> Result<(), String> {
-        if samples.is_empty() {
+    fn of(chunks: &[Vec<f64>]) -> Result<Percentiles, String> {
+        if chunks.iter().any(Vec::is_empty) {
             return Err("no thread slept before it was woken: nothing was measured".to_owned());
         }
-        let samples = Chunks::new(samples);
-        self.p50.push(samples.at(0.5));
-        self.p99.push(samples.at(0.99));
-        Ok(())
-    }
-
-    /// The medians over the chunks.
-    fn medians(&self) -> [f64; 2] {
-        [&self.p50, &self.p99].map(|values| Chunks::new(values.clone()).median())
+        let at = |share| chunks.iter().filter_map(|samples| quantile(samples, share)).collect();
+        Ok(Percentiles { p50: at(0.5), p99: at(0.99) })
     }
 
     fn json(&self) -> Value {
-        let [p50, p99] = self.medians();
-        json!({ "p50": p50, "p99": p99 })
+        json!({ "p50": self.p50.median(), "p99": self.p99.median() })
     }
 }
 
@@ -261,27 +254,21 @@ pub fn kernel(chunks: u32, patience: Option<Nanos>) -> Result<Value, String> {
     let mut agent = AgentProcess::start(None, enclave.socket(), POLICY, agent_cpu, false, None)
         .map_err(|error| text(&error))?;
     wait_until_attached(&mut agent, &enclave)?;
-    let mut crowd: [Percentiles; 2] = Default::default();
-    let mut alone = Percentiles::default();
-    // The first chunks warm up.
-    for at in 0..=chunks {
-        let of_all = |class| chunk(class, MESSENGERS, cores.len(), cores);
-        let wakeups = [of_all(Class::Wave)?.wakeups, of_all(Class::Eevdf)?.wakeups];
-        let waits = chunk(Class::Wave, 1, 1, cores)?.waits;
-        if at > 0 {
-            crowd.iter_mut().zip(wakeups).try_for_each(|(class, samples)| class.add(samples))?;
-            alone.add(waits)?;
-        }
-    }
+    let of_all = |class| chunk(class, MESSENGERS, cores.len(), cores);
+    let samples: [Vec<Vec<f64>>; 3] = in_turns(SEED, 1, chunks as usize, |row| match row {
+        0 => of_all(Class::Wave).map(|samples| samples.wakeups),
+        1 => of_all(Class::Eevdf).map(|samples| samples.wakeups),
+        _ => chunk(Class::Wave, 1, 1, cores).map(|samples| samples.waits),
+    })?;
+    let [wave, eevdf, alone] = samples.each_ref().map(|chunks| Percentiles::of(chunks));
+    let (wave, eevdf, alone) = (wave?, eevdf?, alone?);
     let stats = enclave.stats();
     let per_chunk = u64::from(ROUNDS) * (MESSENGERS * cores.len() + 1) as u64;
     let wakeups = (1 + u64::from(chunks)) * per_chunk;
     check(&stats, wakeups)?;
     drop(enclave);
-    let [[wave, wave_p99], [eevdf, eevdf_p99]] = [crowd[0].medians(), crowd[1].medians()];
     let outcomes: serde_json::Map<_, _> =
         outcomes(&stats).map(|(code, count)| (code.name().to_owned(), count.into())).collect();
-    let spread = |class: &Percentiles| Chunks::new(class.p50.clone()).json();
     Ok(json!({
         "bench": "kernel",
         "peer": "EEVDF (SCHED_OTHER), the same threads on the same CPUs",
@@ -290,10 +277,10 @@ pub fn kernel(chunks: u32, patience: Option<Nanos>) -> Result<Value, String> {
         "messengers": MESSENGERS,
         "workers": MESSENGERS * cores.len(),
         "chunks": chunks,
-        "wakeup_ratio_vs_eevdf": wave / eevdf,
-        "wakeup_p99_ratio_vs_eevdf": wave_p99 / eevdf_p99,
-        "wakeup_us": { "wave": crowd[0].json(), "eevdf": crowd[1].json() },
-        "wakeup_p50_us_over_chunks": { "wave": spread(&crowd[0]), "eevdf": spread(&crowd[1]) },
+        "wakeup_ratio_vs_eevdf": wave.p50.over(&eevdf.p50).estimate(),
+        "wakeup_p99_ratio_vs_eevdf": wave.p99.over(&eevdf.p99).estimate(),
+        "wakeup_us": { "wave": wave.json(), "eevdf": eevdf.json() },
+        "wakeup_p50_us_over_chunks": { "wave": wave.p50.spread(), "eevdf": eevdf.p50.spread() },
         "message_to_decision_us": alone.json(),
         "outcomes": outcomes,
     }))

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 
 use serde_json::{Value, json};
-use wave_experiments::measure::{Chunks, ns_per, pin};
+use wave_compare::PerRound;
+use wave_experiments::measure::{ns_per, pin};
 use wave_links::cpus;
 
 /// Lines of a ring: as many as a queue has entries.
@@ -123,13 +124,13 @@ pub fn described(pair: [usize; 2]) -> Result<Value, String> {
     pin(first)?;
     let mut ping_pong = PingPong::start(second, Sent::Bare);
     ping_pong.chunk(ROUND_TRIPS)?;
-    let chunks: Result<Vec<f64>, String> =
+    let chunks: Result<PerRound, String> =
         (0..CHUNKS).map(|_| ping_pong.chunk(ROUND_TRIPS)).collect();
     Ok(json!({
         "first": first,
         "second": second,
         "distance": cpus::distance(first, second).name(),
-        "line_ping_pong_ns": Chunks::new(chunks?).json(),
+        "line_ping_pong_ns": chunks?.spread(),
     }))
 }
 

@@ -1,4 +1,5 @@
-//! The program of `wave bench`: ratios against named peers in the same run, medians of interleaved chunks.
+//! The program of `wave bench`: ratios to named peers, which run in turns: the median over rounds of the ratio within a round, with
+//! its 95% interval (docs/adr/0106).
 //!
 //! Benches need two CPUs and pin their threads: the host's side to the first allowed one, the agent's to the
 //! second; [`mod@kernel`] takes all CPUs. Each bench's module describes its chunks and its measure.
@@ -19,6 +20,9 @@ mod switch;
 mod udp;
 
 use clap::Parser;
+
+/// The seed of loads, models and the order of turns.
+const SEED: u64 = 1;
 
 fn main() -> std::process::ExitCode {
     commands::Bench::parse().execute()

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
+use wave_compare::{PerRound, order};
 use wave_core::agent::Step;
 use wave_core::clock::Nanos;
 use wave_core::endpoint::Sender;
@@ -30,8 +31,10 @@ use wave_rpc::stub::{self, Stub};
 use wave_rpc::wire::{END, Head, SERVICE};
 use wave_user::rpc::Options;
 
-use wave_experiments::measure::{Chunks, pin, two_cpus};
+use wave_experiments::measure::{pin, two_cpus};
 use wave_lab::progress::Progress;
+
+use crate::SEED;
 
 const SIZES: [usize; 10] =
     [64, 128, 256, 512, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
@@ -296,10 +299,10 @@ pub fn payload(chunks: u32, quiet: bool) -> Result<Value, String> {
         for (rigs, rows) in rigs.iter_mut().zip(&mut rows) {
             for (message, row) in messages.iter().zip(rows) {
                 let count = (CHUNK_BYTES / message.len()).clamp(1, CHUNK_MESSAGES_MAX);
-                for (rig, costs) in rigs.iter_mut().zip(row) {
-                    let cost = rig.chunk(message, count)?;
+                for way in order(SEED, chunk.into(), rigs.len()) {
+                    let cost = rigs[way].chunk(message, count)?;
                     if chunk >= WARM_UP {
-                        costs.push(cost);
+                        row[way].push(cost);
                     }
                 }
             }
@@ -332,10 +335,10 @@ pub fn checksums(chunks: u32, quiet: bool) -> Result<Value, String> {
         for (size, row) in SIZES.iter().zip(&mut rows) {
             let message = Bytes::from(vec![0xa5; *size]);
             let count = (CHUNK_BYTES / size).clamp(1, CHUNK_MESSAGES_MAX);
-            for (rig, costs) in rigs.iter_mut().zip(row) {
-                let Cost { host, agent } = rig.chunk(&message, count)?;
+            for way in order(SEED, chunk.into(), rigs.len()) {
+                let Cost { host, agent } = rigs[way].chunk(&message, count)?;
                 if chunk >= WARM_UP {
-                    costs.push(host + agent);
+                    row[way].push(host + agent);
                 }
             }
         }
@@ -346,8 +349,12 @@ pub fn checksums(chunks: u32, quiet: bool) -> Result<Value, String> {
     result.insert("peer".into(), "the same messages without checksums".into());
     result.insert("chunks".into(), chunks.into());
     for (size, row) in SIZES.iter().zip(rows) {
-        let [plain, checked] = row.map(|costs| Chunks::new(costs).median());
-        let cost = json!({ "plain_ns": plain, "checked_ns": checked, "ratio": checked / plain });
+        let [plain, checked] = row.map(PerRound::from_iter);
+        let cost = json!({
+            "plain_ns": plain.median(),
+            "checked_ns": checked.median(),
+            "ratio": checked.over(&plain).estimate(),
+        });
         result.insert(size.to_string(), cost);
     }
     Ok(result.into())
@@ -357,8 +364,7 @@ pub fn checksums(chunks: u32, quiet: bool) -> Result<Value, String> {
 type Part = fn(&Cost) -> f64;
 
 fn of_link(rows: &[Row]) -> Value {
-    let median =
-        |costs: &[Cost], of: fn(&Cost) -> f64| Chunks::new(costs.iter().map(of).collect()).median();
+    let ways = |row: &Row, of: Part| [0, 1].map(|way| PerRound::of(&row[way], of));
     let sides: [(&str, Part); 3] = [
         ("host", |cost| cost.host),
         ("agent", |cost| cost.agent),
@@ -366,7 +372,10 @@ fn of_link(rows: &[Row]) -> Value {
     ];
     let mut result = Map::new();
     for (side, of) in sides {
-        let pays = |row: &Row| median(&row[1], of) < median(&row[0], of);
+        let pays = |row: &Row| {
+            let [entries, extents] = ways(row, of);
+            entries.over(&extents).median() > 1.0
+        };
         // The smallest size from which on extents are always cheaper.
         let from = rows.iter().rposition(|row| !pays(row)).map_or(0, |last| last + 1);
         let name = format!("{side}_pays_from_bytes");
@@ -375,9 +384,11 @@ fn of_link(rows: &[Row]) -> Value {
     for (size, row) in SIZES.iter().zip(rows) {
         let mut members = Map::new();
         for (side, of) in sides {
-            let [entries, extents] = [0, 1].map(|way| median(&row[way], of));
+            let [entries, extents] = ways(row, of);
             let member = json!({
-                "entries_ns": entries, "extents_ns": extents, "ratio": entries / extents,
+                "entries_ns": entries.median(),
+                "extents_ns": extents.median(),
+                "ratio": entries.over(&extents).estimate(),
             });
             members.insert(side.into(), member);
         }

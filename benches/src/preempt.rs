@@ -13,11 +13,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use wave_compare::{PerRound, in_turns};
 use wave_core::clock::Nanos;
-use wave_experiments::measure::{Chunks, Preempted, REST, ns_per, two_cpus};
+use wave_experiments::measure::{Preempted, REST, ns_per, two_cpus};
 use wave_user::{Attributes, Enclave, ThreadKind, preempt_point};
 use wave_workloads::rocksdb::Database;
 use wave_workloads::signal;
+
+use crate::SEED;
 
 const CHUNKS: usize = 21;
 /// Number of preemptions and of signals in a chunk.
@@ -85,9 +88,9 @@ fn scan<const PASSES: bool>(database: &Database, first: u64) -> Result<f64, Stri
 
 /// For each pair of scans, the overhead of a safe point after each key, as a share; and the
 /// nanoseconds per key without safe points.
-fn scans(enclave: &Enclave, database: &Arc<Database>) -> Result<(Vec<f64>, f64), String> {
+fn scans(enclave: &Enclave, database: &Arc<Database>) -> Result<(PerRound, f64), String> {
     let database = Arc::clone(database);
-    let body = move || -> Result<(Vec<f64>, f64), String> {
+    let body = move || -> Result<(PerRound, f64), String> {
         let mut without_ns = Vec::with_capacity(PAIRS);
         let mut overheads = Vec::with_capacity(PAIRS);
         for pair in 0..PAIRS {
@@ -103,21 +106,10 @@ fn scans(enclave: &Enclave, database: &Arc<Database>) -> Result<(Vec<f64>, f64),
             overheads.push(with / without - 1.0);
             without_ns.push(without / KEYS_PER_SCAN as f64);
         }
-        Ok((overheads, Chunks::new(without_ns).median()))
+        Ok((overheads.into_iter().collect(), without_ns.into_iter().collect::<PerRound>().median()))
     };
     let thread = enclave.spawn(0, body).map_err(|error| error.to_string())?;
     thread.join().map_err(|error| error.to_string())?
-}
-
-/// The median's 95% confidence interval, from the ranks between which it lies, for any distribution.
-fn median_interval(mut values: Vec<f64>) -> (f64, f64) {
-    values.sort_by(f64::total_cmp);
-    // Of `n` values, the number below the median is binomial: 1.96 standard deviations around n / 2.
-    let half = values.len() as f64 / 2.0;
-    let reach = 0.98 * (values.len() as f64).sqrt();
-    let low = (half - reach).floor().max(0.0) as usize;
-    let high = ((half + reach).ceil() as usize).min(values.len() - 1);
-    (values[low], values[high])
 }
 
 pub fn preempt() -> Result<serde_json::Value, String> {
@@ -128,27 +120,22 @@ pub fn preempt() -> Result<serde_json::Value, String> {
     let database = Arc::new(database);
     let preempted = Preempted::start(host, other)?;
     let enclave = Arc::clone(preempted.enclave());
-    let mut measured: [Vec<f64>; 3] = Default::default();
-    for chunk in 0..=CHUNKS {
-        let safe_points = preempted.preemptions(ThreadKind::User, ROUNDS)?;
-        let kernel = preempted.preemptions(ThreadKind::Kernel, ROUNDS)?;
-        let signals = signal::to_handler_ns(other, host, ROUNDS, REST.0);
-        let signals = signals.map_err(|error| format!("the signals failed: {error}"))?;
-        let signals = signals.into_iter().map(|ns| ns as f64).collect();
-        // The first chunk warms up.
-        if chunk > 0 {
-            for (all, values) in measured.iter_mut().zip([safe_points, kernel, signals]) {
-                all.push(Chunks::new(values).median());
+    let measured: [Vec<f64>; 3] = in_turns(SEED, 1, CHUNKS, |row| {
+        let took: PerRound = match row {
+            0 => preempted.preemptions(ThreadKind::User, ROUNDS)?.into_iter().collect(),
+            1 => preempted.preemptions(ThreadKind::Kernel, ROUNDS)?.into_iter().collect(),
+            _ => {
+                let signals = signal::to_handler_ns(other, host, ROUNDS, REST.0);
+                let signals = signals.map_err(|error| format!("the signals failed: {error}"))?;
+                signals.into_iter().map(|ns| ns as f64).collect()
             }
-        }
-    }
-    let mut growths: [Vec<f64>; 2] = Default::default();
-    for _ in 0..LONG_SCANS {
-        for ((kind, slice), growths) in SLICES.into_iter().zip(&mut growths) {
-            let alone = long_scan(&preempted, &database, kind, None)?;
-            growths.push(long_scan(&preempted, &database, kind, Some(slice))? / alone - 1.0);
-        }
-    }
+        };
+        Ok::<_, String>(took.median())
+    })?;
+    let scanned: [Vec<f64>; 4] = in_turns(SEED, 0, LONG_SCANS, |row| {
+        let (kind, slice) = SLICES[row / 2];
+        long_scan(&preempted, &database, kind, (row % 2 == 1).then_some(slice))
+    })?;
     let (overheads, next_ns) = scans(&enclave, &database)?;
     let alone = enclave.spawn(0, || {
         const POINTS: usize = 1_000_000;
@@ -161,52 +148,24 @@ pub fn preempt() -> Result<serde_json::Value, String> {
     let alone = alone.map_err(|error| text(&error))?.join().map_err(|error| text(&error))?;
     drop(enclave);
     preempted.end()?;
-    let [safe_points, kernel, signals] = measured.map(Chunks::new);
-    let [user_growth, kernel_growth] = growths.map(Chunks::new);
-    let (overhead_lower, overhead_upper) = median_interval(overheads.clone());
+    let [safe_points, kernel, signals] = measured.map(PerRound::from_iter);
+    let [user, user_preempted, kernel_alone, kernel_preempted] = scanned.map(PerRound::from_iter);
+    let growth = |preempted: &PerRound, alone| preempted.over(alone).map(|ratio| ratio - 1.0);
     Ok(serde_json::json!({
         "bench": "preempt",
         "peer": "tgkill to a thread, until its handler runs",
         "chunks": CHUNKS,
         "preemptions_per_chunk": ROUNDS,
-        "safe_point_vs_signal_ratio": signals.median() / safe_points.median(),
-        "klt_vs_signal_ratio": kernel.median() / signals.median(),
-        "safe_point_ns": safe_points.json(),
-        "klt_ns": kernel.json(),
-        "signal_ns": signals.json(),
-        "range_growth_ult_30us": user_growth.json(),
-        "range_growth_klt_100us": kernel_growth.json(),
-        "idle_overhead": Chunks::new(overheads).median(),
-        "idle_overhead_lower": overhead_lower,
-        "idle_overhead_upper": overhead_upper,
+        "safe_point_vs_signal_ratio": signals.over(&safe_points).estimate(),
+        "klt_vs_signal_ratio": kernel.over(&signals).estimate(),
+        "safe_point_ns": safe_points.spread(),
+        "klt_ns": kernel.spread(),
+        "signal_ns": signals.spread(),
+        "range_growth_ult_30us": growth(&user_preempted, &user).estimate(),
+        "range_growth_klt_100us": growth(&kernel_preempted, &kernel_alone).estimate(),
+        "idle_overhead": overheads.estimate(),
         "idle_overhead_pairs": PAIRS,
         "scan_without_safe_points_ns_per_key": next_ns,
         "safe_point_alone_ns": alone,
     }))
-}
-
-#[cfg(test)]
-mod tests {
-    use rand::{Rng, SeedableRng};
-    use rand_pcg::Pcg64;
-
-    use super::median_interval;
-
-    #[test]
-    fn median_interval_has_about_its_nominal_coverage() {
-        let mut random = Pcg64::seed_from_u64(1);
-        const TRIALS: usize = 4_000;
-        const VALUES: usize = 60;
-        let holds = (0..TRIALS)
-            .filter(|_| {
-                // A skewed distribution: the median of the square is a quarter.
-                let values = (0..VALUES).map(|_| random.random::<f64>().powi(2)).collect();
-                let (low, high) = median_interval(values);
-                (low..=high).contains(&0.25)
-            })
-            .count();
-        // At least 95%; a little more, because ranks are whole numbers.
-        assert!((0.945..0.99).contains(&(holds as f64 / TRIALS as f64)), "{holds}");
-        assert_eq!(median_interval(vec![7.0]), (7.0, 7.0));
-    }
 }

@@ -2,7 +2,7 @@
 //!
 //! Both move entries of 64 bytes through rings of 1,024, unbatched, between the same two CPUs.
 //! *One way* is half of a round trip through two queues, the mean of a chunk; *throughput* is
-//! entries pushed per second, flow control included. Chunks alternate between the two.
+//! entries pushed per second, flow control included. The two take turns.
 //!
 //! For comparison, the machine's own times are measured ([`PingPong`]): one bare line, and 64 bytes in the next line of
 //! a ring. The rest of an entry's time is the queue's own.
@@ -14,16 +14,18 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use wave_compare::{PerRound, in_turns};
 use wave_core::link::{Home, Mapping, Port};
 use wave_core::queue::{Consumer, Producer, Ring, Tag};
 use wave_core::subsystem::SubsystemId;
 use wave_experiments::launch::{self, Dialogue};
-use wave_experiments::measure::{Chunks, ns_per, pin, two_cpus};
+use wave_experiments::measure::{ns_per, pin, two_cpus};
 use wave_lab::terminal::out;
 use wave_links::shm::ShmPort;
 use wave_links::socket::{Connection, Listener, Offer};
 use wave_links::{Memory, places};
 
+use crate::SEED;
 use crate::line::{PingPong, Sent};
 
 const ENTRIES: u32 = 1024;
@@ -31,6 +33,7 @@ const LINES: u32 = 2 * (ENTRIES + 1);
 const ROUND_TRIPS: usize = 8_000;
 const PUSHES: usize = 200_000;
 const CHUNKS: usize = 41;
+const WARM_UP: usize = 4;
 const TAG: Tag = Tag { kind: 1, flags: 0 };
 
 fn rings() -> [Ring; 2] {
@@ -251,53 +254,45 @@ pub fn queue() -> Result<serde_json::Value, String> {
     let mut process = PeerProcess::start(fd.as_fd(), other)?;
     let mut rtrb = Rtrb::start(other);
     let mut lines = [Sent::Bare, Sent::Ring].map(|sent| PingPong::start(other, sent));
-    let mut measured: [Vec<f64>; 6] = Default::default();
-    for chunk in 0..CHUNKS + 4 {
-        let results = [
-            process.chunk(Chunk::Echo(ROUND_TRIPS), || {
-                for value in 0..ROUND_TRIPS as u64 {
-                    ours.push(value);
-                    std::hint::black_box(ours.pop());
-                }
-            })?,
-            rtrb.chunk(Chunk::Echo(ROUND_TRIPS))?,
-            process.chunk(Chunk::Take(PUSHES), || {
-                (0..PUSHES as u64).for_each(|value| ours.push(value));
-            })?,
-            rtrb.chunk(Chunk::Take(PUSHES))?,
-            lines[0].chunk(ROUND_TRIPS)?,
-            lines[1].chunk(ROUND_TRIPS)?,
-        ];
-        // The first chunks warm up.
-        if chunk >= 4 {
-            for (all, ns) in measured.iter_mut().zip(results) {
-                all.push(ns);
+    let measured: [Vec<f64>; 6] = in_turns(SEED, WARM_UP, CHUNKS, |row| match row {
+        0 => process.chunk(Chunk::Echo(ROUND_TRIPS), || {
+            for value in 0..ROUND_TRIPS as u64 {
+                ours.push(value);
+                std::hint::black_box(ours.pop());
             }
-        }
-    }
-    let [our_trip, their_trip, our_push, their_push, line, ring] = measured.map(Chunks::new);
-    let one_way = |trip: &Chunks| Chunks::new(trip.values().iter().map(|ns| ns / 2.0).collect());
-    let our_ns = our_trip.median() / 2.0;
-    let per_second = |push: &Chunks| Chunks::new(push.values().iter().map(|ns| 1e9 / ns).collect());
+        }),
+        1 => rtrb.chunk(Chunk::Echo(ROUND_TRIPS)),
+        2 => process.chunk(Chunk::Take(PUSHES), || {
+            (0..PUSHES as u64).for_each(|value| ours.push(value));
+        }),
+        3 => rtrb.chunk(Chunk::Take(PUSHES)),
+        _ => lines[row - 4].chunk(ROUND_TRIPS),
+    })?;
+    let [our_trip, their_trip, our_push, their_push, line, ring] =
+        measured.map(PerRound::from_iter);
+    let [our_way, their_way] = [our_trip, their_trip].map(|trip| trip.map(|ns| ns / 2.0));
+    let [ours, theirs] = [our_push, their_push].map(|push| push.map(|ns| 1e9 / ns));
+    let part =
+        |whole: &PerRound, rest: &PerRound| whole.with(rest, |all, rest| all - rest).median();
     Ok(serde_json::json!({
         "bench": "queue",
         "peer": "rtrb 0.3, two threads of one process",
         "entry_bytes": 64,
         "entries": ENTRIES,
         "chunks": CHUNKS,
-        "oneway_ratio_vs_rtrb": our_trip.median() / their_trip.median(),
-        "throughput_ratio_vs_rtrb": their_push.median() / our_push.median(),
-        "oneway_ratio_vs_line": our_ns / line.median(),
-        "line_ping_pong_ns": line.json(),
-        "ring_ping_pong_ns": ring.json(),
+        "oneway_ratio_vs_rtrb": our_way.over(&their_way).estimate(),
+        "throughput_ratio_vs_rtrb": ours.over(&theirs).estimate(),
+        "oneway_ratio_vs_line": our_way.over(&line).estimate(),
+        "line_ping_pong_ns": line.spread(),
+        "ring_ping_pong_ns": ring.spread(),
         "oneway_account_ns": {
             "line": line.median(),
-            "ring_of_entries": ring.median() - line.median(),
-            "queue": our_ns - ring.median(),
+            "ring_of_entries": part(&ring, &line),
+            "queue": part(&our_way, &ring),
         },
-        "oneway_ns": one_way(&our_trip).json(),
-        "rtrb_oneway_ns": one_way(&their_trip).json(),
-        "pushes_per_second": per_second(&our_push).json(),
-        "rtrb_pushes_per_second": per_second(&their_push).json(),
+        "oneway_ns": our_way.spread(),
+        "rtrb_oneway_ns": their_way.spread(),
+        "pushes_per_second": ours.spread(),
+        "rtrb_pushes_per_second": theirs.spread(),
     }))
 }

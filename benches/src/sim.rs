@@ -4,7 +4,7 @@
 //! job, its arrival and its departure. Every entity (the arrivals, each server) has its own stream of
 //! random numbers. Ours holds events of one enum in an [`EventQueue`]; nexosim has the station as
 //! one model with two scheduled inputs, the leanest form that its interface allows, on one thread.
-//! Chunks of the two alternate; a rate is events per second of CPU time.
+//! The two take turns; a rate is events per second of CPU time.
 //!
 //! Our simulation is checked against Erlang's formula: the mean wait must lie within the 99%
 //! confidence interval of batch means. The seed is fixed, and so is the result.
@@ -29,13 +29,16 @@ use wave_sim::queue::EventQueue;
 use wave_sim::random::{Stream, stream};
 use wave_workloads::cpu::{self, process_cpu_time_ns};
 
-use wave_experiments::measure::{Chunks, pin};
+use wave_compare::{PerRound, in_turns};
+use wave_experiments::measure::pin;
+
+use crate::SEED;
 
 /// Load as a share of a station's capacity.
 const LOAD: f64 = 0.9;
 const SERVICE_NS: f64 = 1_000_000.0;
-const SEED: u64 = 1;
 const CHUNKS: usize = 15;
+const WARM_UP: usize = 2;
 /// Approximate number of events of a chunk.
 const OUR_EVENTS: f64 = 2_000_000.0;
 const THEIR_EVENTS: f64 = 200_000.0;
@@ -255,24 +258,17 @@ fn rate(run: impl FnOnce() -> Result<u64, String>) -> Result<f64, String> {
     Ok(events as f64 * 1e9 / (process_cpu_time_ns() - before).max(1) as f64)
 }
 
-/// Rates of the two engines, in alternating chunks.
-fn rates(servers: u16) -> Result<[Chunks; 2], String> {
+/// Rates of the two engines, which take turns.
+fn rates(servers: u16) -> Result<[PerRound; 2], String> {
     let mut ours = Ours::new(servers);
     let mut theirs = Nexosim::new(servers)?;
     let gap_ns = ours.station.gap_ns;
     let span = |events: f64| (events / 2.0 * gap_ns) as u64;
-    let mut measured: [Vec<f64>; 2] = Default::default();
-    for chunk in 0..CHUNKS + 2 {
-        let results = [
-            rate(|| Ok(ours.run_for(span(OUR_EVENTS))))?,
-            rate(|| theirs.run_for(span(THEIR_EVENTS)))?,
-        ];
-        // The first chunks warm up.
-        if chunk >= 2 {
-            measured.iter_mut().zip(results).for_each(|(all, rate)| all.push(rate));
-        }
-    }
-    Ok(measured.map(Chunks::new))
+    let measured: [Vec<f64>; 2] = in_turns(SEED, WARM_UP, CHUNKS, |row| match row {
+        0 => rate(|| Ok(ours.run_for(span(OUR_EVENTS)))),
+        _ => rate(|| theirs.run_for(span(THEIR_EVENTS))),
+    })?;
+    Ok(measured.map(PerRound::from_iter))
 }
 
 /// Mean wait in nanoseconds, and half the width of its 99% confidence interval.
@@ -314,24 +310,24 @@ pub fn sim() -> Result<serde_json::Value, String> {
     for _ in 0..WORLDS {
         worlds.iter_mut().zip(ladder_cost()?).for_each(|(all, found)| all.push(found));
     }
-    let [ladder, resumed] = worlds.map(Chunks::new);
+    let [ladder, resumed] = worlds.map(PerRound::from_iter);
     Ok(serde_json::json!({
         "bench": "sim",
         "peer": "nexosim 1.0, one thread, one model with two scheduled inputs",
         "model": "M/M/c at 0.9 of its capacity, two events a job; events per second of CPU time",
         "chunks": CHUNKS,
         "events_per_second": ours.median(),
-        "ratio_vs_nexosim": ours.median() / theirs.median(),
+        "ratio_vs_nexosim": ours.over(&theirs).estimate(),
         "erlang_c_within_ci": (wait - expected).abs() <= half,
         "ladder_cpu_seconds_per_second": ladder.median(),
         "world_events_per_second": resumed.median(),
         "world_ratio_vs_bare_queue": resumed.median() / ours.median(),
-        "world_events_per_second_chunks": resumed.json(),
-        "events_per_second_c16": ours.json(),
-        "nexosim_events_per_second_c16": theirs.json(),
-        "events_per_second_c1024": ours_many.json(),
-        "nexosim_events_per_second_c1024": theirs_many.json(),
-        "ratio_vs_nexosim_c1024": ours_many.median() / theirs_many.median(),
+        "world_events_per_second_chunks": resumed.spread(),
+        "events_per_second_c16": ours.spread(),
+        "nexosim_events_per_second_c16": theirs.spread(),
+        "events_per_second_c1024": ours_many.spread(),
+        "nexosim_events_per_second_c1024": theirs_many.spread(),
+        "ratio_vs_nexosim_c1024": ours_many.over(&theirs_many).estimate(),
         "mean_wait": {
             "erlang_c_ns": expected,
             "simulated_ns": wait,

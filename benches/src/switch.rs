@@ -10,16 +10,20 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use wave_agent::{Registry, Seat, attach, run};
+use wave_compare::{PerRound, in_turns};
 use wave_core::clock::Nanos;
 use wave_links::places;
 use wave_user::{Enclave, Mode, Options};
 
-use wave_experiments::measure::{Chunks, pin, two_cpus};
+use wave_experiments::measure::{pin, two_cpus};
+
+use crate::SEED;
 
 const THREADS: u64 = 128;
 const YIELDS: u64 = 2_000;
 const HANDOFFS: u32 = 20_000;
 const CHUNKS: usize = 21;
+const WARM_UP: usize = 2;
 const PRESTAGE: u16 = 32;
 
 /// Nanoseconds per yield, from the first thread's first yield to the last thread's last.
@@ -90,16 +94,10 @@ pub fn switch() -> Result<serde_json::Value, String> {
     while enclave.stats().mode != Mode::Agent {
         std::thread::sleep(Duration::from_millis(1));
     }
-    let mut measured: [Vec<f64>; 2] = Default::default();
-    for chunk in 0..CHUNKS + 2 {
-        let results = [yields(&enclave)?, handoffs(host)?];
-        // The first chunks warm up.
-        if chunk >= 2 {
-            for (all, ns) in measured.iter_mut().zip(results) {
-                all.push(ns);
-            }
-        }
-    }
+    let measured: [Vec<f64>; 2] = in_turns(SEED, WARM_UP, CHUNKS, |row| match row {
+        0 => yields(&enclave),
+        _ => handoffs(host),
+    })?;
     let stats = enclave.stats();
     let by_fallback: u64 = stats.cores.iter().map(|core| core.fallback_switches).sum();
     if stats.lost_agents != 0 || by_fallback != 0 {
@@ -107,7 +105,7 @@ pub fn switch() -> Result<serde_json::Value, String> {
     }
     drop(enclave);
     agent.join().map_err(|_| "the agent panicked".to_owned())?.map_err(|error| text(&error))?;
-    let [yields, handoffs] = measured.map(Chunks::new);
+    let [yields, handoffs] = measured.map(PerRound::from_iter);
     let outcomes: serde_json::Map<_, _> = stats
         .cores
         .iter()
@@ -120,9 +118,9 @@ pub fn switch() -> Result<serde_json::Value, String> {
         "prestage": PRESTAGE,
         "threads": THREADS,
         "chunks": CHUNKS,
-        "yield_vs_futex_ratio": handoffs.median() / yields.median(),
-        "yield_ns": yields.json(),
-        "futex_handoff_ns": handoffs.json(),
+        "yield_vs_futex_ratio": handoffs.over(&yields).estimate(),
+        "yield_ns": yields.spread(),
+        "futex_handoff_ns": handoffs.spread(),
         "outcomes": outcomes,
     }))
 }

@@ -106,7 +106,7 @@ pub fn median(values: &[f64]) -> Option<f64> {
 }
 
 /// The value below which `share` of `values` lie, as a share from 0 to 1: interpolated between neighbours.
-pub(crate) fn quantile(values: &[f64], share: f64) -> Option<f64> {
+pub fn quantile(values: &[f64], share: f64) -> Option<f64> {
     let sorted = sorted(values);
     let place = share * (sorted.len().checked_sub(1)? as f64);
     let (low, high) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);

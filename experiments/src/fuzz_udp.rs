@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use wave_compare::PerRound;
 use wave_links::places;
 use wave_user::rpc::{Methods, Options, Server};
 use wave_workloads::udp::{Generator, Outcome, Settings};
@@ -20,7 +21,7 @@ use wave_workloads::udp::{Generator, Outcome, Settings};
 use self::datagrams::Sender;
 pub use self::datagrams::Sent;
 use crate::launch::{self, Process};
-use crate::measure::{Chunks, pin, two_cpus};
+use crate::measure::{pin, two_cpus};
 use wave_lab::progress::Progress;
 use wave_lab::{Failure, interrupt};
 
@@ -211,15 +212,12 @@ pub fn run(plan: &Plan, quiet: bool) -> Result<Found, Failure> {
         found.crashes += u64::from(agent.revive()?);
         progress.end();
     }
-    let ratio = |by: &[f64]| {
-        Chunks::new(flooded.iter().zip(by).map(|(flooded, by)| flooded / by).collect()).median()
-    };
-    found.good_p99_ratio = ratio(flooded_elsewhere);
-    found.good_p99_ratio_vs_alone = ratio(alone);
-    let [alone, flooded_elsewhere, flooded] = p99_ns.map(|p99_ns| Chunks::new(p99_ns).json());
-    found.good_p99_alone_ns = alone;
-    found.good_p99_flooded_elsewhere_ns = flooded_elsewhere;
-    found.good_p99_flooded_ns = flooded;
+    let [alone, flooded_elsewhere, flooded] = p99_ns.map(PerRound::from_iter);
+    found.good_p99_ratio = flooded.over(&flooded_elsewhere).median();
+    found.good_p99_ratio_vs_alone = flooded.over(&alone).median();
+    found.good_p99_alone_ns = alone.spread();
+    found.good_p99_flooded_elsewhere_ns = flooded_elsewhere.spread();
+    found.good_p99_flooded_ns = flooded.spread();
     Ok(found)
 }
 

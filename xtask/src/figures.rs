@@ -272,7 +272,9 @@ fn shown(value: f64) -> String {
 }
 
 fn number(object: &Value, key: &str) -> Option<f64> {
-    key.split('.').try_fold(object, |value, key| value.get(key))?.as_f64()
+    let found = key.split('.').try_fold(object, |value, key| value.get(key))?;
+    // A ratio is an object: its median, and the ends of its interval.
+    found.get("median").unwrap_or(found).as_f64()
 }
 
 fn json_of(program: &str, words: &[&str]) -> Result<Value, String> {

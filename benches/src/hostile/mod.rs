@@ -13,12 +13,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use wave_compare::{PerRound, order};
 use wave_workloads::cpu;
 use wave_workloads::grpc::load::{ByKind, CallSettings, Generator, Kind as Call, Target};
 
 use self::attack::Attack;
 use super::rpc::{Plan, Process, free_address, wait_ready};
-use wave_experiments::measure::{Chunks, pin};
+use crate::SEED;
+use wave_experiments::measure::pin;
 use wave_lab::progress::Progress;
 
 const PAYLOAD_BYTES: usize = 64;
@@ -26,7 +28,6 @@ const PAYLOAD_BYTES: usize = 64;
 const DRAIN: Duration = Duration::from_secs(2);
 const CONNECTIONS: usize = 4;
 const STREAMS: usize = 100;
-const SEED: u64 = 1;
 /// Time that the agent's open calls get once it is told to end, in seconds.
 const AGENT_DRAIN_S: &str = "2";
 /// Longest time for the agent to end.
@@ -174,11 +175,11 @@ pub fn hostile(plan: &Plan, quiet: bool) -> Result<Value, String> {
     let attacks: Vec<_> = [None].into_iter().chain(Attack::ALL.map(Some)).collect();
     let mut rows: Vec<Row> = Vec::new();
     rows.resize_with(servers.len() * attacks.len(), Row::default);
-    for _ in 0..plan.chunks {
+    for round in 0..plan.chunks {
         progress.begin("measuring in turns");
-        for (at, row) in rows.iter_mut().enumerate() {
+        for at in order(SEED, round.into(), rows.len()) {
             let (server, attack) = (&servers[at % 2], attacks[at / 2]);
-            server.measure(attack, plan, row)?;
+            server.measure(attack, plan, &mut rows[at])?;
         }
         progress.end();
     }
@@ -193,11 +194,10 @@ pub fn hostile(plan: &Plan, quiet: bool) -> Result<Value, String> {
     });
     for (at, row) in rows.iter().enumerate() {
         let name = attacks[at / 2].map_or("quiet", Attack::name);
-        let quiet = Chunks::new(rows[at % 2].p99.clone()).median();
-        let mut json = row.json(quiet);
+        let mut json = row.json(&rows[at % 2]);
         if let (0, Some(attack)) = (at % 2, attacks[at / 2].filter(|attack| attack.is_flood())) {
-            let longest = |row: &Row| Chunks::new(row.longest.clone()).median();
-            json["longest_ping_ratio_vs_tonic"] = (longest(row) / longest(&rows[at + 1])).into();
+            let [ours, tonics] = [row, &rows[at + 1]].map(Row::longest);
+            json["longest_ping_ratio_vs_tonic"] = ours.over(&tonics).estimate();
             json["drain_s"] = drain(server, attack)?.into();
         }
         report[format!("{}_{name}", servers[at % 2].name)] = json;
@@ -206,18 +206,25 @@ pub fn hostile(plan: &Plan, quiet: bool) -> Result<Value, String> {
 }
 
 impl Row {
-    fn json(self: &Row, quiet_p99: f64) -> Value {
-        let [p50, p99] = [&self.p50, &self.p99].map(|values| Chunks::new(values.clone()));
+    fn p99(&self) -> PerRound {
+        self.p99.iter().copied().collect()
+    }
+
+    fn longest(&self) -> PerRound {
+        self.longest.iter().copied().collect()
+    }
+
+    fn json(&self, quiet: &Row) -> Value {
         let mut json = json!({
-            "p50_ns": p50.json(),
-            "p99_ns": p99.json(),
-            "p99_ratio_vs_quiet": p99.median() / quiet_p99,
+            "p50_ns": self.p50.iter().copied().collect::<PerRound>().spread(),
+            "p99_ns": self.p99().spread(),
+            "p99_ratio_vs_quiet": self.p99().over(&quiet.p99()).estimate(),
             "calls": self.calls,
             "failed": self.failed,
             "kept_out": self.kept_out,
         });
         if !self.longest.is_empty() {
-            json["longest_ping_ns"] = Chunks::new(self.longest.clone()).json();
+            json["longest_ping_ns"] = self.longest().spread();
         }
         json
     }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use prost::Message;
 use serde_json::{Value, json};
+use wave_compare::{PerRound, order};
 use wave_workloads::cpu;
 use wave_workloads::grpc::load::{Answers, ByKind, CallSettings, Generator, Kind as Call, Target};
 use wave_workloads::grpc::proto::echo::Payload;
@@ -21,8 +22,10 @@ use wave_workloads::grpc::store::echo;
 pub use self::process::host;
 pub use self::process::{Front, Kind, Measured, Process, Seats, Waits, free_address};
 use self::waiting::Waiting;
-use wave_experiments::measure::{Chunks, ns_per, pin};
+use wave_experiments::measure::{ns_per, pin};
 use wave_lab::progress::Progress;
+
+use crate::SEED;
 
 /// Number of replies that a batching worker sends together.
 const BATCH: u32 = 64;
@@ -31,7 +34,6 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// Longest time for servers to start answering.
 const START_PATIENCE: Duration = Duration::from_secs(10);
 const WARM_UP: u32 = 1;
-const SEED: u64 = 1;
 const HANDLER_ROUNDS: usize = 200_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -282,19 +284,20 @@ pub fn rpc(plan: &Plan, quiet: bool) -> Result<Value, String> {
     let mut handler = Vec::new();
     for round in 0..WARM_UP + plan.chunks {
         progress.begin("measuring in turns");
-        for row in &mut rows {
-            let chunk = row.chunk(&mut servers, plan)?;
+        for at in order(SEED, round.into(), rows.len()) {
+            let chunk = rows[at].chunk(&mut servers, plan)?;
             if round >= WARM_UP {
-                row.chunks.push(chunk);
+                rows[at].chunks.push(chunk);
             }
         }
-        waiting.chunks(&mut servers, plan, round >= WARM_UP)?;
-        handler.push(handler_ns());
+        waiting.chunks(&mut servers, plan, round)?;
+        if round >= WARM_UP {
+            handler.push(handler_ns());
+        }
         progress.end();
     }
-    let of =
-        |name: Name, part: Part| Chunks::new(rows[name as usize].chunks.iter().map(part).collect());
-    let mut report = report(plan, cpus.len(), &Chunks::new(handler), of);
+    let of = |name: Name, part: Part| PerRound::of(&rows[name as usize].chunks, part);
+    let mut report = report(plan, cpus.len(), &PerRound::from_iter(handler), of);
     waiting.report(&mut report);
     Ok(report)
 }
@@ -302,33 +305,42 @@ pub fn rpc(plan: &Plan, quiet: bool) -> Result<Value, String> {
 /// Selects one value of a chunk.
 type Part = fn(&PerCall) -> f64;
 
-fn report(plan: &Plan, cpus: usize, handler: &Chunks, of: impl Fn(Name, Part) -> Chunks) -> Value {
+fn report(
+    plan: &Plan,
+    cpus: usize,
+    handler: &PerRound,
+    of: impl Fn(Name, Part) -> PerRound,
+) -> Value {
     let (host, agent, busy): (Part, Part, Part) =
         (|chunk| chunk.host, |chunk| chunk.agent, |chunk| chunk.busy);
-    let median = |name, part| of(name, part).median();
-    let handler_ns = handler.median();
-    let tonic_open = median(Name::TonicOpen, host) - handler_ns;
-    let tonic_closed = median(Name::Tonic4x16, host);
-    let worker = |name, part| tonic_open / (median(name, part) - handler_ns);
-    let front = |ours, theirs| median(ours, agent) / median(theirs, host);
+    let beyond_handler = |name, part| of(name, part).with(handler, |all, handler| all - handler);
+    let worker = |name, part| {
+        beyond_handler(Name::TonicOpen, host).over(&beyond_handler(name, part)).estimate()
+    };
+    let front = |ours, theirs| of(ours, agent).over(&of(theirs, host)).estimate();
+    let total = |part| {
+        let both = of(Name::Front4x16, agent).with(&of(Name::Front4x16, part), |a, b| a + b);
+        both.over(&of(Name::Tonic4x16, host)).estimate()
+    };
+    let first_core: Part = |chunk| 1.0 - chunk.connections / chunk.agent;
     let rate: Part = |chunk| chunk.calls_per_second;
     let p99: Part = |chunk| chunk.p99;
     let generator: Part = |chunk| chunk.generator;
-    let ratio = |part, ours, theirs| median(ours, part) / median(theirs, part);
+    let ratio = |part, ours, theirs| of(ours, part).over(&of(theirs, part)).estimate();
     let rows = |name: Name| {
         let (server, shape) = name.is(plan);
         let mut row = json!({
-            "calls_per_second": of(name, rate).json(),
-            "p99_ns": of(name, p99).json(),
-            "host_thread_ns": of(name, host).json(),
+            "calls_per_second": of(name, rate).spread(),
+            "p99_ns": of(name, p99).spread(),
+            "host_thread_ns": of(name, host).spread(),
         });
         // In an open loop, the generator also polls the clock.
         if matches!(shape, Shape::Closed { .. }) {
-            row["generator_ns"] = of(name, generator).json();
+            row["generator_ns"] = of(name, generator).spread();
         }
         if server != TONIC {
-            row["agent_ns"] = of(name, agent).json();
-            row["worker_busy_ns"] = of(name, busy).json();
+            row["agent_ns"] = of(name, agent).spread();
+            row["worker_busy_ns"] = of(name, busy).spread();
         }
         row
     };
@@ -346,17 +358,15 @@ fn report(plan: &Plan, cpus: usize, handler: &Chunks, of: impl Fn(Name, Part) ->
         "host_cpu_ratio_with_polling_unbatched": worker(Name::Unbatched, host),
         "front_ratio_vs_tonic": front(Name::Front4x16, Name::Tonic4x16),
         "front_ratio_vs_tonic_8x1": front(Name::Front8x1, Name::Tonic8x1),
-        "split_front_ratio": median(Name::Split4x16, agent) / median(Name::Front4x16, agent),
-        "split_first_core_share": 1.0 - of(Name::Split4x16, |chunk| chunk.connections / chunk.agent).median(),
-        "total_cpu_ratio":
-            (median(Name::Front4x16, agent) + median(Name::Front4x16, busy)) / tonic_closed,
-        "total_cpu_ratio_with_polling":
-            (median(Name::Front4x16, agent) + median(Name::Front4x16, host)) / tonic_closed,
+        "split_front_ratio": ratio(agent, Name::Split4x16, Name::Front4x16),
+        "split_first_core_share": of(Name::Split4x16, first_core).median(),
+        "total_cpu_ratio": total(busy),
+        "total_cpu_ratio_with_polling": total(host),
         "throughput_ratio_vs_tonic": ratio(rate, Name::Front4x16, Name::Tonic4x16),
         "throughput_ratio_vs_tonic_8x1": ratio(rate, Name::Front8x1, Name::Tonic8x1),
         "p99_ratio_vs_tonic": ratio(p99, Name::Front4x16, Name::Tonic4x16),
         "p99_ratio_vs_tonic_8x1": ratio(p99, Name::Front8x1, Name::Tonic8x1),
-        "handler_ns": handler.json(),
+        "handler_ns": handler.spread(),
         "tonic_at_rate": rows(Name::TonicOpen),
         "tonic_4x16": rows(Name::Tonic4x16),
         "tonic_8x1": rows(Name::Tonic8x1),

@@ -4,10 +4,11 @@
 //! with default options and such an agent; and both with default options.
 
 use serde_json::{Value, json};
+use wave_compare::{PerRound, order};
 
 use super::process::Measured;
-use super::{AS_SHIPPED, POLLING, Part, PerCall, Plan, Row, Shape, TONIC, WAITING};
-use wave_experiments::measure::Chunks;
+use super::{AS_SHIPPED, POLLING, Part, Plan, Row, Shape, TONIC, WAITING, WARM_UP};
+use crate::SEED;
 
 /// Call rates, in calls per second.
 const RATES: [u32; 3] = [1_000, 10_000, 50_000];
@@ -28,12 +29,14 @@ impl Waiting {
         &mut self,
         servers: &mut [Measured],
         plan: &Plan,
-        counts: bool,
+        round: u32,
     ) -> Result<(), String> {
-        for row in self.0.iter_mut().flatten() {
-            let chunk = row.chunk(servers, plan)?;
-            if counts {
-                row.chunks.push(chunk);
+        for rows in &mut self.0 {
+            for at in order(SEED, round.into(), rows.len()) {
+                let chunk = rows[at].chunk(servers, plan)?;
+                if round >= WARM_UP {
+                    rows[at].chunks.push(chunk);
+                }
             }
         }
         Ok(())
@@ -44,11 +47,9 @@ impl Waiting {
             (|chunk| chunk.host, |chunk| chunk.p50, |chunk| chunk.p99);
         let all: Part = |chunk| chunk.host + chunk.agent;
         for (rate, rows) in RATES.iter().zip(&self.0) {
-            let of = |at: usize, part: fn(&PerCall) -> f64| {
-                Chunks::new(rows[at].chunks.iter().map(part).collect())
-            };
+            let of = |at: usize, part: Part| PerRound::of(&rows[at].chunks, part);
             let ratio =
-                |part: Part, at: usize, by: usize| of(at, part).median() / of(by, part).median();
+                |part: Part, at: usize, by: usize| of(at, part).over(&of(by, part)).estimate();
             let [tonic, polling, waiting, as_shipped] = [0, 1, 2, 3];
             let ratios = [
                 ("total_cpu_with_polling_ratio", ratio(all, as_shipped, tonic)),
@@ -58,14 +59,14 @@ impl Waiting {
                 ("p50_ratio_vs_tonic", ratio(p50, as_shipped, tonic)),
             ];
             for (name, ratio) in ratios {
-                report[name][rate.to_string()] = json!(ratio);
+                report[name][rate.to_string()] = ratio;
             }
             for (at, (name, _)) in SERVERS.iter().enumerate() {
                 report["at_rates"][rate.to_string()][name] = json!({
-                    "host_thread_ns": of(at, host).json(),
-                    "all_ns": of(at, all).json(),
-                    "p50_ns": of(at, p50).json(),
-                    "p99_ns": of(at, p99).json(),
+                    "host_thread_ns": of(at, host).spread(),
+                    "all_ns": of(at, all).spread(),
+                    "p50_ns": of(at, p50).spread(),
+                    "p99_ns": of(at, p99).spread(),
                 });
             }
         }

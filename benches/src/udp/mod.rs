@@ -8,13 +8,15 @@ mod echo;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use wave_compare::{PerRound, order};
 use wave_experiments::launch;
-use wave_experiments::measure::{Chunks, pin};
+use wave_experiments::measure::pin;
 use wave_lab::progress::Progress;
 use wave_workloads::cpu;
 use wave_workloads::udp::{Asked, ClosedLoad, Shape};
 
 pub use self::echo::echo;
+use crate::SEED;
 use crate::rpc::{self, Front, Kind, Measured, Plan, Process, Seats, Waits};
 
 /// Requests in a burst.
@@ -69,17 +71,19 @@ pub fn udp(plan: &Plan, quiet: bool) -> Result<Value, String> {
     let mut rows: Rows = Default::default();
     for round in 0..WARM_UP + plan.chunks {
         progress.begin("measuring in turns");
-        let chunks = [
-            (FRONT_BURSTS, of_server(&mut front, || run(&mut to_front, bursts, plan))?),
-            (BARE_BURSTS, of_bare(&mut bare, || run(&mut to_bare, bursts, plan))?),
-            (FRONT_CLOSED, of_server(&mut front, || run(&mut to_front, closed, plan))?),
-            (BARE_CLOSED, of_bare(&mut bare, || run(&mut to_bare, closed, plan))?),
-            (GRPC_CLOSED, of_server(&mut grpc, || rpc::run_closed(&mut to_grpc, plan.chunk))?),
-            (FRONT_8X1, of_server(&mut front, || run(&mut one_to_front, one, plan))?),
-            (GRPC_8X1, of_server(&mut grpc, || rpc::run_closed(&mut one_to_grpc, plan.chunk))?),
-        ];
-        if round >= WARM_UP {
-            chunks.into_iter().for_each(|(row, chunk)| rows[row].push(chunk));
+        for row in order(SEED, round.into(), rows.len()) {
+            let chunk = match row {
+                FRONT_BURSTS => of_server(&mut front, || run(&mut to_front, bursts, plan)),
+                BARE_BURSTS => of_bare(&mut bare, || run(&mut to_bare, bursts, plan)),
+                FRONT_CLOSED => of_server(&mut front, || run(&mut to_front, closed, plan)),
+                BARE_CLOSED => of_bare(&mut bare, || run(&mut to_bare, closed, plan)),
+                GRPC_CLOSED => of_server(&mut grpc, || rpc::run_closed(&mut to_grpc, plan.chunk)),
+                FRONT_8X1 => of_server(&mut front, || run(&mut one_to_front, one, plan)),
+                _ => of_server(&mut grpc, || rpc::run_closed(&mut one_to_grpc, plan.chunk)),
+            }?;
+            if round >= WARM_UP {
+                rows[row].push(chunk);
+            }
         }
         progress.end();
     }
@@ -121,14 +125,9 @@ fn of_bare(
 }
 
 fn report(plan: &Plan, rows: &Rows) -> Value {
-    let front_ns = |row: usize| rows[row].iter().map(|chunk| chunk.front_ns).collect();
-    let front = |row: usize| Chunks::new(front_ns(row));
-    let host = |row: usize| Chunks::new(rows[row].iter().map(|chunk| chunk.host_ns).collect());
-    // Chunks of one round run close in time, so disturbances mostly cancel in their ratio.
-    let ratio = |ours: usize, theirs: usize| {
-        let pairs = rows[ours].iter().zip(&rows[theirs]);
-        Chunks::new(pairs.map(|(ours, theirs)| ours.front_ns / theirs.front_ns).collect())
-    };
+    let front = |row: usize| PerRound::of(&rows[row], |chunk| chunk.front_ns);
+    let host = |row: usize| PerRound::of(&rows[row], |chunk| chunk.host_ns);
+    let ratio = |ours: usize, theirs: usize| front(ours).over(&front(theirs)).estimate();
     json!({
         "bench": "udp",
         "peer": "an echo by recvmmsg and sendmmsg",
@@ -137,27 +136,25 @@ fn report(plan: &Plan, rows: &Rows) -> Value {
         "rate": plan.rate,
         "burst": BURST,
         "payload_bytes": rpc::PAYLOAD_BYTES,
-        "front_cpu_ratio_vs_bare_recvmmsg_echo": ratio(FRONT_BURSTS, BARE_BURSTS).median(),
-        "front_cpu_ratio_vs_bare_recvmmsg_echo_spread": ratio(FRONT_BURSTS, BARE_BURSTS).json(),
-        "front_cpu_ratio_vs_bare_recvmmsg_echo_closed": ratio(FRONT_CLOSED, BARE_CLOSED).median(),
-        "front_cpu_ratio_vs_grpc": ratio(FRONT_CLOSED, GRPC_CLOSED).median(),
-        "front_cpu_ratio_vs_grpc_spread": ratio(FRONT_CLOSED, GRPC_CLOSED).json(),
-        "front_cpu_ratio_vs_grpc_8x1": ratio(FRONT_8X1, GRPC_8X1).median(),
+        "front_cpu_ratio_vs_bare_recvmmsg_echo": ratio(FRONT_BURSTS, BARE_BURSTS),
+        "front_cpu_ratio_vs_bare_recvmmsg_echo_closed": ratio(FRONT_CLOSED, BARE_CLOSED),
+        "front_cpu_ratio_vs_grpc": ratio(FRONT_CLOSED, GRPC_CLOSED),
+        "front_cpu_ratio_vs_grpc_8x1": ratio(FRONT_8X1, GRPC_8X1),
         "bursts": {
-            "front_ns": front(FRONT_BURSTS).json(),
-            "bare_echo_ns": front(BARE_BURSTS).json(),
-            "host_thread_ns": host(FRONT_BURSTS).json(),
+            "front_ns": front(FRONT_BURSTS).spread(),
+            "bare_echo_ns": front(BARE_BURSTS).spread(),
+            "host_thread_ns": host(FRONT_BURSTS).spread(),
         },
         "closed": {
-            "front_ns": front(FRONT_CLOSED).json(),
-            "bare_echo_ns": front(BARE_CLOSED).json(),
-            "grpc_front_ns": front(GRPC_CLOSED).json(),
-            "host_thread_ns": host(FRONT_CLOSED).json(),
-            "grpc_host_thread_ns": host(GRPC_CLOSED).json(),
+            "front_ns": front(FRONT_CLOSED).spread(),
+            "bare_echo_ns": front(BARE_CLOSED).spread(),
+            "grpc_front_ns": front(GRPC_CLOSED).spread(),
+            "host_thread_ns": host(FRONT_CLOSED).spread(),
+            "grpc_host_thread_ns": host(GRPC_CLOSED).spread(),
         },
         "closed_8x1": {
-            "front_ns": front(FRONT_8X1).json(),
-            "grpc_front_ns": front(GRPC_8X1).json(),
+            "front_ns": front(FRONT_8X1).spread(),
+            "grpc_front_ns": front(GRPC_8X1).spread(),
         },
     })
 }

@@ -10,14 +10,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use wave_compare::{Better, Estimate};
+use wave_compare::{Better, PerRound, order};
 use wave_links::say;
 
-use crate::Output;
 use crate::echo::of_shape;
 use crate::network::{Chunk, Network, Place, Stack};
 use crate::process::{Process, own};
-use crate::sample::Sample;
+use crate::{Output, SEED};
 use exchange::{App, CONNECTIONS};
 use keeper::Kept;
 use traffic::{Pace, Traffic};
@@ -64,7 +63,7 @@ pub fn apps(output: &Output, against: Option<&Path>) -> Result<Value, String> {
         "gro": gro,
     });
     for (ratio, key) in RATIOS {
-        let of = |(name, app): (&String, &Value)| (name.clone(), app["veth"][key]["p50"].clone());
+        let of = |(name, app): (&String, &Value)| (name.clone(), app["veth"][key].clone());
         result[ratio] = Value::Object(apps.iter().map(of).collect());
     }
     if against.is_some() {
@@ -189,27 +188,27 @@ fn measure(
     let closed = rounds(network, app, stacks, &servers, output, None)?;
     let closed: [Vec<Chunk>; 3] =
         closed.map(|of_stack| of_stack.into_iter().map(|(chunk, _)| chunk).collect());
-    let rates = closed.each_ref().map(|chunks| {
-        Sample(chunks.iter().map(|chunk| chunk.count / chunk.seconds).collect()).median()
-    });
+    let rates = closed
+        .each_ref()
+        .map(|chunks| PerRound::of(chunks, |chunk| chunk.count / chunk.seconds).median());
     let rate = rates.into_iter().fold(f64::INFINITY, f64::min) * PACED_SHARE;
     let paced = rounds(network, app, stacks, &servers, output, Some(rate))?;
     let mut result = of_shape(stacks, &closed);
-    let of = |at: usize, value: fn(&Paced) -> f64| Sample(paced[at].iter().map(value).collect());
+    let of = |at: usize, value: fn(&Paced) -> f64| PerRound::of(&paced[at], value);
     let p99 = |at| of(at, |(_, latencies)| latencies[1]);
     let app_ns = |at| of(at, |(chunk, _)| chunk.spent.app / chunk.count);
     let total_ns = |at| of(at, |(chunk, _)| chunk.spent.total / chunk.count);
     for (at, stack) in stacks.into_iter().enumerate() {
         let figures = &mut result[stack.name()];
         figures["paced"] = json!({
-            "requests_per_second": of(at, |(chunk, _)| chunk.count / chunk.seconds).json(),
-            "p50_ns": of(at, |(_, latencies)| latencies[0]).json(),
-            "p99_ns": p99(at).json(),
-            "app_ns": app_ns(at).json(),
-            "total_ns": total_ns(at).json(),
+            "requests_per_second": of(at, |(chunk, _)| chunk.count / chunk.seconds).spread(),
+            "p50_ns": of(at, |(_, latencies)| latencies[0]).spread(),
+            "p99_ns": p99(at).spread(),
+            "app_ns": app_ns(at).spread(),
+            "total_ns": total_ns(at).spread(),
         });
         if stack != Stack::Linux {
-            figures["p99_ratio_vs_linux"] = p99(at).over(&p99(0)).json();
+            figures["p99_ratio_vs_linux"] = p99(at).over(&p99(0)).estimate();
         }
     }
     if stacks[2] == Stack::Base {
@@ -221,18 +220,14 @@ fn measure(
 
 /// This build, the second stack, against the other, the third: each ratio is above 1 if this one is better.
 fn against(closed: &[Vec<Chunk>; 3], paced: &[Vec<Paced>; 3]) -> Value {
-    let ratio = |better: Better, value: &dyn Fn(usize) -> Vec<f64>| {
-        let (this, base) = (value(1), value(2));
-        let ratios: Vec<f64> =
-            base.iter().zip(&this).map(|(base, this)| better.ratio(*base, *this)).collect();
-        let estimate = Estimate::of(&ratios);
-        estimate.map(|of| json!({ "median": of.median, "low": of.low, "high": of.high }))
+    let ratio = |better: Better, this: PerRound, base: PerRound| {
+        base.with(&this, |base, this| better.ratio(base, this)).estimate()
     };
     let closed = |better, value: fn(&Chunk) -> f64| {
-        ratio(better, &|at| closed[at].iter().map(value).collect())
+        ratio(better, PerRound::of(&closed[1], value), PerRound::of(&closed[2], value))
     };
     let paced = |better, value: fn(&Paced) -> f64| {
-        ratio(better, &|at| paced[at].iter().map(value).collect())
+        ratio(better, PerRound::of(&paced[1], value), PerRound::of(&paced[2], value))
     };
     json!({
         "rate": closed(Better::Higher, |chunk| chunk.count / chunk.seconds),
@@ -262,12 +257,7 @@ fn rounds(
 ) -> Result<[Vec<Paced>; 3], String> {
     let mut chunks: [Vec<Paced>; 3] = Default::default();
     for round in 0..=output.chunks {
-        // Each stack follows each other one.
-        let mut turns = [0, 1, 2];
-        if round % 2 == 1 {
-            turns.reverse();
-        }
-        for at in turns {
+        for at in order(SEED, round.into(), servers.len()) {
             let server = &servers[at];
             let traffic = Traffic {
                 app,

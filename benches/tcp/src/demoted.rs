@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use wave_compare::{PerRound, order};
 use wave_links::say;
 
-use crate::Output;
 use crate::apps::{Build, can_run};
 use crate::client::{Load, REQUEST_BYTES};
 use crate::network::{Network, Server, Stack};
 use crate::process::{Process, own};
 use crate::program::{Pieces, Role};
-use crate::sample::Sample;
+use crate::{Output, SEED};
 
 /// Time for connections to be demoted, and for windows to open.
 const WARM_UP: Duration = Duration::from_millis(200);
@@ -30,7 +30,8 @@ pub fn demoted(output: &Output) -> Result<Value, String> {
     let mut chunks: [[Vec<f64>; ROWS.len()]; ROLES.len()] = Default::default();
     for round in 0..=output.chunks {
         for (of_role, role) in chunks.iter_mut().zip(ROLES) {
-            for (at, name) in ROWS.into_iter().enumerate() {
+            for at in order(SEED, round.into(), ROWS.len()) {
+                let name = ROWS[at];
                 let server = [&loopback, &linux, &ours, &ours][at];
                 let load = Load {
                     role,
@@ -54,25 +55,25 @@ pub fn demoted(output: &Output) -> Result<Value, String> {
             }
         }
     }
-    let [echo, inward, outward] = chunks.map(|rows| rows.map(Sample));
-    let trips = echo.map(|rates| Sample(rates.0.iter().map(|rate| 1e6 / rate).collect()));
-    let added = trips[DEMOTED].0.iter().zip(&trips[AGENT].0).map(|(ours, fast)| ours - fast);
+    let [echo, inward, outward] = chunks.map(|rows| rows.map(PerRound::from_iter));
+    let trips = echo.map(|rates| rates.map(|rate| 1e6 / rate));
+    let added = trips[DEMOTED].with(&trips[AGENT], |ours, fast| ours - fast);
     let named = |of: &dyn Fn(usize) -> Value| -> Value {
         ROWS.iter().enumerate().map(|(at, name)| ((*name).to_owned(), of(at))).collect()
     };
-    let gb = |of: &Sample| Sample(of.0.iter().map(|rate| rate * 8e-9).collect()).json();
+    let gb = |of: &PerRound| of.map(|rate| rate * 8e-9).spread();
     Ok(json!({
         "bench": "tcp demoted",
         "chunks": output.chunks,
         "chunk_seconds": output.chunk_seconds.as_secs_f64(),
         "request_bytes": REQUEST_BYTES,
         "gro": gro,
-        "added_round_trip_us": Sample(added.collect()).json(),
+        "added_round_trip_us": added.estimate(),
         "throughput_ratio_vs_agent": {
-            "in": inward[DEMOTED].over(&inward[AGENT]).json(),
-            "out": outward[DEMOTED].over(&outward[AGENT]).json(),
+            "in": inward[DEMOTED].over(&inward[AGENT]).estimate(),
+            "out": outward[DEMOTED].over(&outward[AGENT]).estimate(),
         },
-        "round_trip_us": named(&|at| trips[at].json()),
+        "round_trip_us": named(&|at| trips[at].spread()),
         "in_gb_per_second": named(&|at| gb(&inward[at])),
         "out_gb_per_second": named(&|at| gb(&outward[at])),
     }))

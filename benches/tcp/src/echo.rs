@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
+use wave_compare::{PerRound, order};
 use wave_links::say;
 
-use crate::Output;
 use crate::client::{Load, REQUEST_BYTES};
 use crate::network::{Chunk, Network, Stack};
 use crate::program::Role;
-use crate::sample::Sample;
+use crate::{Output, SEED};
 
 const WARM_UP: Duration = Duration::from_millis(100);
 /// Connections, and requests in flight on each.
@@ -24,7 +24,10 @@ pub fn echo(output: &Output) -> Result<Value, String> {
     let mut chunks: [[Vec<Chunk>; 3]; 3] = Default::default();
     for round in 0..=output.chunks {
         for (shape, (connections, depth)) in SHAPES.into_iter().enumerate() {
-            for (at, server) in servers.iter().enumerate() {
+            for at in
+                order(SEED, u64::from(round) * SHAPES.len() as u64 + shape as u64, servers.len())
+            {
+                let server = &servers[at];
                 let measured = output.chunk_seconds;
                 let load = Load {
                     role: Role::Echo,
@@ -56,7 +59,7 @@ pub fn echo(output: &Output) -> Result<Value, String> {
         shapes.insert(format!("{connections}x{depth}"), figures);
     }
     let headline = |key: &str| {
-        let of = |shape: &Value| shape["veth"][key]["p50"].clone();
+        let of = |shape: &Value| shape["veth"][key].clone();
         let all = shapes.iter().map(|(name, shape)| (name.clone(), of(shape)));
         Value::Object(all.collect())
     };
@@ -85,7 +88,7 @@ fn allocations(servers: &mut [crate::network::Server]) -> Result<u64, String> {
 
 /// The figures of each stack for one shape.
 pub fn of_shape(stacks: [Stack; 3], chunks: &[Vec<Chunk>; 3]) -> Value {
-    let of = |at: usize, value: fn(&Chunk) -> f64| Sample(chunks[at].iter().map(value).collect());
+    let of = |at: usize, value: fn(&Chunk) -> f64| PerRound::of(&chunks[at], value);
     let app = |at| of(at, |chunk| chunk.spent.app / chunk.count);
     let total = |at| of(at, |chunk| chunk.spent.total / chunk.count);
     let by_tasks = |at| of(at, |chunk| chunk.spent.by_tasks / chunk.count);
@@ -93,19 +96,20 @@ pub fn of_shape(stacks: [Stack; 3], chunks: &[Vec<Chunk>; 3]) -> Value {
     let mut of_stacks = Map::new();
     for (at, stack) in stacks.into_iter().enumerate() {
         let mut figures = json!({
-            "requests_per_second": rate(at).json(),
-            "app_ns": app(at).json(),
-            "agent_ns": of(at, |chunk| chunk.spent.agent / chunk.count).json(),
-            "total_ns": total(at).json(),
-            "by_tasks_ns": by_tasks(at).json(),
-            "packets_per_request": of(at, |chunk| chunk.packets / chunk.count).json(),
-            "others_busy_share": of(at, |chunk| chunk.spent.others / chunk.seconds / 1e9).json(),
+            "requests_per_second": rate(at).spread(),
+            "app_ns": app(at).spread(),
+            "agent_ns": of(at, |chunk| chunk.spent.agent / chunk.count).spread(),
+            "total_ns": total(at).spread(),
+            "by_tasks_ns": by_tasks(at).spread(),
+            "packets_per_request": of(at, |chunk| chunk.packets / chunk.count).spread(),
+            "others_busy_share": of(at, |chunk| chunk.spent.others / chunk.seconds / 1e9).spread(),
         });
         if stack != Stack::Linux {
-            figures["app_cpu_ratio_vs_linux"] = app(at).over(&app(0)).json();
-            figures["total_cpu_ratio_vs_linux"] = total(at).over(&total(0)).json();
-            figures["total_cpu_ratio_vs_linux_by_tasks"] = by_tasks(at).over(&by_tasks(0)).json();
-            figures["requests_ratio_vs_linux"] = rate(at).over(&rate(0)).json();
+            figures["app_cpu_ratio_vs_linux"] = app(at).over(&app(0)).estimate();
+            figures["total_cpu_ratio_vs_linux"] = total(at).over(&total(0)).estimate();
+            figures["total_cpu_ratio_vs_linux_by_tasks"] =
+                by_tasks(at).over(&by_tasks(0)).estimate();
+            figures["requests_ratio_vs_linux"] = rate(at).over(&rate(0)).estimate();
         }
         of_stacks.insert(stack.name().to_owned(), figures);
     }

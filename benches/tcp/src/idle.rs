@@ -3,14 +3,14 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use wave_compare::{PerRound, order};
 use wave_links::say;
 
-use crate::Output;
 use crate::client::Load;
 use crate::cpu;
 use crate::network::{Network, Server, Stack};
 use crate::program::Role;
-use crate::sample::Sample;
+use crate::{Output, SEED};
 
 const ACTIVE: usize = 100;
 const WARM_UP: Duration = Duration::from_millis(100);
@@ -42,7 +42,8 @@ pub fn idle(output: &Output, idle: u32) -> Result<Value, String> {
     let mut touched = Vec::new();
     let (mut idle_cpu, mut wakeups) = (Vec::new(), Vec::new());
     for round in 0..=output.chunks {
-        for (at, server) in [&server, &linux].into_iter().enumerate() {
+        for at in order(SEED, round.into(), 2) {
+            let server = [&server, &linux][at];
             let alone = network.measure(server, &load)?;
             let memory = (memory(agent, "RssAnon")?, memory(agent, "RssShmem")?);
             network.hold(server, idle)?;
@@ -80,7 +81,15 @@ pub fn idle(output: &Output, idle: u32) -> Result<Value, String> {
         }
     }
     let after = server.allocations()?.map_or(0, |[after, _]| after);
-    let ratio = |at: usize| Sample(rates[at][1].clone()).over(&Sample(rates[at][0].clone()));
+    let rates = rates.map(|of_server| of_server.map(PerRound::from_iter));
+    let [veth, linux] = rates
+        .each_ref()
+        .map(|[alone, beside]| json!({ "alone": alone.spread(), "beside": beside.spread() }));
+    let ratio = |at: usize| {
+        let [alone, beside] = &rates[at];
+        beside.over(alone).estimate()
+    };
+    let [idle_cpu, wakeups] = [idle_cpu, wakeups].map(PerRound::from_iter);
     // Only the first round's values: in later rounds the memory is already touched.
     let [agent_bytes, shared_bytes] = touched.first().copied().unwrap_or([f64::NAN; 2]);
     Ok(json!({
@@ -90,21 +99,20 @@ pub fn idle(output: &Output, idle: u32) -> Result<Value, String> {
         "gro": gro,
         "idle": idle,
         "active": ACTIVE,
-        "idle_connections_ratio": ratio(0).median(),
-        "idle_connections_ratio_spread": ratio(0).json(),
-        "idle_connections_ratio_of_linux": ratio(1).json(),
+        "idle_connections_ratio": ratio(0),
+        "idle_connections_ratio_of_linux": ratio(1),
         "bytes_per_connection": {
             "table": table_bytes as f64 / f64::from(wave_tcp::control::Bounds::default().flows),
             "touched": agent_bytes,
             "shared": shared_bytes,
         },
-        "idle_cpu_percent": Sample(idle_cpu.clone()).median(),
-        "idle_cpu_percent_spread": Sample(idle_cpu).json(),
-        "wakeups_per_s": Sample(wakeups).median(),
+        "idle_cpu_percent": idle_cpu.median(),
+        "idle_cpu_percent_spread": idle_cpu.spread(),
+        "wakeups_per_s": wakeups.median(),
         "allocations_after_start": after - allocations,
         "requests_per_second": {
-            "veth": { "alone": Sample(rates[0][0].clone()).json(), "beside": Sample(rates[0][1].clone()).json() },
-            "linux": { "alone": Sample(rates[1][0].clone()).json(), "beside": Sample(rates[1][1].clone()).json() },
+            "veth": veth,
+            "linux": linux,
         },
     }))
 }

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
+use wave_compare::{PerRound, order};
 use wave_links::say;
 
-use crate::Output;
 use crate::client::Load;
 use crate::cpu::two;
 use crate::network::Network;
 use crate::process::Process;
 use crate::program::{Pieces, Role};
-use crate::sample::Sample;
+use crate::{Output, SEED};
 
 const NEAR: &str = "wavebench3";
 const FAR: &str = "wavebench4";
@@ -62,7 +62,8 @@ pub fn loss(output: &Output, seeds: u32) -> Result<Value, String> {
     for (name, loss, role, connections, depth) in CASES {
         let mut rates: [Vec<f64>; 3] = Default::default();
         for seed in 0..seeds {
-            for (at, server) in servers.iter().enumerate() {
+            for at in order(SEED, seed.into(), servers.len()) {
+                let server = &servers[at];
                 // Connections are established without losses.
                 relay.ask("0 0")?;
                 let load = Load {
@@ -89,16 +90,15 @@ pub fn loss(output: &Output, seeds: u32) -> Result<Value, String> {
                 rates[at].push(rate);
             }
         }
-        let [linux, sack, gbn] = rates.map(Sample);
-        let ratios = [&sack, &gbn].map(|ours| ours.over(&linux));
-        headline.insert(format!("sack_ratio_{name}"), ratios[0].interval());
-        headline.insert(format!("gbn_ratio_{name}"), ratios[1].interval());
+        let [linux, sack, gbn] = rates.map(PerRound::from_iter);
+        for (sender, ours) in [("sack", &sack), ("gbn", &gbn)] {
+            headline.insert(format!("{sender}_ratio_{name}"), ours.over(&linux).estimate());
+        }
         cases.insert(
             name.to_owned(),
             json!({
                 "loss": loss, "connections": connections, "depth": depth,
-                "linux_per_second": linux.json(), "sack_per_second": sack.json(), "gbn_per_second": gbn.json(),
-                "sack_ratio": ratios[0].json(), "gbn_ratio": ratios[1].json(),
+                "linux_per_second": linux.spread(), "sack_per_second": sack.spread(), "gbn_per_second": gbn.spread(),
             }),
         );
     }

@@ -20,7 +20,6 @@ mod network;
 mod process;
 mod program;
 mod relay;
-mod sample;
 mod stream;
 
 use std::alloc::System;
@@ -43,8 +42,8 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
     name = "wave bench tcp",
     bin_name = "wave bench tcp",
     after_help = "Program and client are in two network namespaces that the command creates, which needs root. Chunks of all stacks
-take turns; figures are medians over chunks, ratios are medians of ratios of neighbouring chunks, with p5 and p95 beside
-them. CPU is the machine's busy time, less the time of foreign processes, divided into program, agent and the rest.
+take turns, in random order; figures are medians over chunks, with p5 and p95. A ratio is the median of ratios within a round,
+with its 95% interval (low, high; six chunks or more). CPU is the machine's busy time, less the time of foreign processes, divided into program, agent and the rest.
 All senders use Reno congestion control.
 by_tasks is the time that the scheduler charged to the bench's own processes and ksoftirqd; other users of the machine
 disturb it less.
@@ -99,7 +98,7 @@ and buffers of 1 MiB.
   sack_ratio_small  requests per second, ours divided by Linux's: 64 bytes, 8 in flight on each of 100 connections, at 2% loss
   sack_ratio_bulk   bytes per second, ours divided by Linux's: 8 streams from the program, at 1% loss
   gbn_ratio_...     the same, with go-back-N in our stack
-Each is the mean over the seeds, with its 95% confidence interval."
+Each is the median over the seeds, with its 95% interval."
     )]
     Loss(LossArgs),
     /// Unmodified servers over an agent by `wave tcp run`: an echo, redis, memcached and nginx.
@@ -118,7 +117,7 @@ With --against, an agent of another build serves beside this one, on the same ve
 
   base     the program over the other build
   against  this build against the other: the median over rounds of the ratio within a round, turned so that above 1 this build
-           is better, with the ends of its 95% interval; at least 6 chunks are needed, and 40 short ones are better than 7 long ones
+           is better
 
 Example:
   sudo wave bench tcp apps --against ../base/target/release --chunks 40 --chunk-seconds 0.2"
@@ -162,10 +161,10 @@ pub struct Output {
     #[arg(long)]
     json: bool,
     /// Number of chunks per stack, after one for warm-up.
-    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    #[arg(long, value_name = "N", default_value_t = 21, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     chunks: u32,
     /// Length of a chunk.
-    #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = seconds)]
     chunk_seconds: Duration,
 }
 
@@ -192,9 +191,12 @@ struct LossArgs {
     #[command(flatten)]
     output: Output,
     /// Number of loss seeds; each is one chunk of both stacks.
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=1_000))]
+    #[arg(long, value_name = "N", default_value_t = 21, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     seeds: u32,
 }
+
+/// The seed of the order of turns.
+const SEED: u64 = 1;
 
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.01..=60.0).contains(seconds));
@@ -247,6 +249,12 @@ fn ended(result: Result<(), String>) -> ExitCode {
 /// Prints one line per value, with its path.
 fn rows(path: &str, value: &Value) {
     match value {
+        // An estimate: a median with its interval.
+        Value::Object(of) if of.contains_key("median") => {
+            let [median, low, high] = ["median", "low", "high"].map(|key| of[key].as_f64());
+            let interval = low.zip(high).map(|(low, high)| format!(" ({low:.3} to {high:.3})"));
+            tell!("{path:<60} {:.3}{}", median.unwrap_or(f64::NAN), interval.unwrap_or_default());
+        }
         Value::Object(members) => members.iter().for_each(|(name, member)| {
             let path = if path.is_empty() { name.clone() } else { format!("{path} {name}") };
             rows(&path, member);

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
+use wave_compare::{PerRound, order};
 use wave_links::say;
 
-use crate::Output;
 use crate::client::Load;
 use crate::network::{Chunk, Network, Stack};
 use crate::program::{Pieces, Role};
-use crate::sample::Sample;
+use crate::{Output, SEED};
 
 /// Time for windows to open before a chunk.
 const WARM_UP: Duration = Duration::from_millis(200);
@@ -32,7 +32,10 @@ pub fn stream(output: &Output) -> Result<Value, String> {
     let mut chunks: [[Vec<Chunk>; 3]; STREAMS.len()] = Default::default();
     for round in 0..=output.chunks {
         for (stream, (name, role)) in STREAMS.into_iter().enumerate() {
-            for (at, server) in servers.iter().enumerate() {
+            for at in
+                order(SEED, u64::from(round) * STREAMS.len() as u64 + stream as u64, servers.len())
+            {
+                let server = &servers[at];
                 let measured = output.chunk_seconds;
                 let load = Load {
                     role,
@@ -59,9 +62,7 @@ pub fn stream(output: &Output) -> Result<Value, String> {
     }
     let mut result = Map::new();
     for (stream, (name, _)) in STREAMS.into_iter().enumerate() {
-        let of = |at: usize, value: fn(&Chunk) -> f64| {
-            Sample(chunks[stream][at].iter().map(value).collect())
-        };
+        let of = |at: usize, value: fn(&Chunk) -> f64| PerRound::of(&chunks[stream][at], value);
         let rate = |at| of(at, |chunk| chunk.count * 8e-9 / chunk.seconds);
         let per_byte = |at| of(at, |chunk| chunk.spent.total / chunk.count);
         let by_tasks = |at| of(at, |chunk| chunk.spent.by_tasks / chunk.count);
@@ -69,28 +70,29 @@ pub fn stream(output: &Output) -> Result<Value, String> {
         let mut stacks = Map::new();
         for (at, stack) in Stack::ALL.into_iter().enumerate() {
             let mut figures = json!({
-                "gb_per_second": rate(at).json(),
-                "ns_per_byte": per_byte(at).json(),
-                "by_tasks_ns_per_byte": by_tasks(at).json(),
-                "app_ns_per_byte": app(at).json(),
-                "agent_ns_per_byte": of(at, |chunk| chunk.spent.agent / chunk.count).json(),
-                "others_busy_share": of(at, |chunk| chunk.spent.others / chunk.seconds / 1e9).json(),
+                "gb_per_second": rate(at).spread(),
+                "ns_per_byte": per_byte(at).spread(),
+                "by_tasks_ns_per_byte": by_tasks(at).spread(),
+                "app_ns_per_byte": app(at).spread(),
+                "agent_ns_per_byte": of(at, |chunk| chunk.spent.agent / chunk.count).spread(),
+                "others_busy_share": of(at, |chunk| chunk.spent.others / chunk.seconds / 1e9).spread(),
             });
             if stack != Stack::Linux {
-                figures["throughput_ratio_vs_linux"] = rate(at).over(&rate(0)).json();
-                figures["total_cpu_per_byte_ratio"] = per_byte(at).over(&per_byte(0)).json();
+                figures["throughput_ratio_vs_linux"] = rate(at).over(&rate(0)).estimate();
+                figures["total_cpu_per_byte_ratio"] = per_byte(at).over(&per_byte(0)).estimate();
                 figures["total_cpu_per_byte_ratio_by_tasks"] =
-                    by_tasks(at).over(&by_tasks(0)).json();
-                figures["app_cpu_per_byte_ratio"] = app(at).over(&app(0)).json();
+                    by_tasks(at).over(&by_tasks(0)).estimate();
+                figures["app_cpu_per_byte_ratio"] = app(at).over(&app(0)).estimate();
             }
             stacks.insert(stack.name().to_owned(), figures);
         }
         result.insert(name.to_owned(), Value::Object(stacks));
     }
-    let headline = |key: &str| json!({ "in": result["in"]["veth"][key]["p50"], "out": result["out"]["veth"][key]["p50"] });
+    let headline =
+        |key: &str| json!({ "in": result["in"]["veth"][key], "out": result["out"]["veth"][key] });
     let app = |way: &str| {
         let of = |direction: &str| {
-            result[&format!("{direction}{way}")]["veth"]["app_cpu_per_byte_ratio"]["p50"].clone()
+            result[&format!("{direction}{way}")]["veth"]["app_cpu_per_byte_ratio"].clone()
         };
         json!({ "in": of("in"), "out": of("out") })
     };

@@ -17,7 +17,9 @@ use wave_memory::policies::sol::{Settings, Sol};
 use wave_memory::policies::{Explanation, Tiered, Tiering};
 use wave_memory::wire::{Reading, STRIP_BATCHES, Strip};
 
-use super::{Chunks, pin, two_cpus};
+use wave_compare::{PerRound, in_turns};
+
+use super::{pin, two_cpus};
 
 /// 100 GiB in strips of 16 MiB.
 pub const STRIPS: u32 = 6_400;
@@ -144,13 +146,13 @@ fn on_two_cores(halves: &mut [Agent], cpus: [usize; 2]) -> Result<Duration, Stri
 
 /// Durations of iterations, in milliseconds.
 pub struct Iterations {
-    pub fast: Chunks,
-    pub exact: Chunks,
-    pub peer: Chunks,
+    pub fast: PerRound,
+    pub exact: PerRound,
+    pub peer: PerRound,
     /// With fast draws, the strips divided between two threads.
-    pub fast_on_two: Chunks,
+    pub fast_on_two: PerRound,
     /// The same with exact draws.
-    pub exact_on_two: Chunks,
+    pub exact_on_two: PerRound,
     /// Final warmth of the first batch, by the policy with fast draws.
     pub warmth: f64,
 }
@@ -165,25 +167,25 @@ pub fn iterations(mut peer: impl FnMut(usize, &[[u64; 2]])) -> Result<Iterations
     };
     let mut whole = [Sampling::Fast, Sampling::Exact].map(|sampling| agents(sampling, 1).remove(0));
     let mut halves = [Sampling::Fast, Sampling::Exact].map(|sampling| agents(sampling, 2));
-    let mut measured: [Vec<f64>; 5] = Default::default();
-    for round in 0..WARM_UP + ROUNDS {
-        let [fast, exact] = [0, 1].map(|at| {
-            let [start, end] = whole[at].timed(STRIPS);
-            end - start
-        });
-        let start = Instant::now();
-        peer(round, &words);
-        let took = start.elapsed();
-        let [fast_on_two, exact_on_two] = [0, 1].map(|at| on_two_cores(&mut halves[at], cpus));
-        if round >= WARM_UP {
-            let times = [fast, exact, took, fast_on_two?, exact_on_two?];
-            for (all, time) in measured.iter_mut().zip(times) {
-                all.push(time.as_secs_f64() * 1e3);
+    let mut peer_round = 0;
+    let measured: [Vec<f64>; 5] = in_turns(SEED, WARM_UP, ROUNDS, |row| {
+        let took = match row {
+            0 | 1 => {
+                let [start, end] = whole[row].timed(STRIPS);
+                end - start
             }
-        }
-    }
+            2 => {
+                let start = Instant::now();
+                peer(peer_round, &words);
+                peer_round += 1;
+                start.elapsed()
+            }
+            _ => on_two_cores(&mut halves[row - 3], cpus)?,
+        };
+        Ok::<_, String>(took.as_secs_f64() * 1e3)
+    })?;
     let warmth = whole[0].explain(0, 0).map_or(f64::NAN, |batch| batch.warmth.into());
-    let [fast, exact, peer, fast_on_two, exact_on_two] = measured.map(Chunks::new);
+    let [fast, exact, peer, fast_on_two, exact_on_two] = measured.map(PerRound::from_iter);
     Ok(Iterations { fast, exact, peer, fast_on_two, exact_on_two, warmth })
 }
 

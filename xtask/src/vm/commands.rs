@@ -211,7 +211,7 @@ fn has_measured(answer: &Answer) -> Result<(), String> {
         format!("no object ({error}): exit code {exit_code}, output {out:?}, errors {err:?}")
     })?;
     let wanted = [
-        "/wakeup_ratio_vs_eevdf",
+        "/wakeup_ratio_vs_eevdf/median",
         "/wakeup_us/wave/p50",
         "/wakeup_us/wave/p99",
         "/wakeup_us/eevdf/p50",
