@@ -271,6 +271,7 @@ impl Cores {
         decision
     }
 
+    #[inline]
     fn forget_until(&mut self, core: u16, txn: TxnId) -> Option<Decision> {
         let state = &mut self.cores[usize::from(core)];
         let behind = txn.after(state.answered) as usize;

@@ -114,6 +114,7 @@ impl Order {
     }
 
     /// Fails if a gap has lasted too long.
+    #[inline]
     pub fn check(&self, now: Nanos) -> Result<(), Gap> {
         let waits = |(since, _): &(Nanos, Message)| now.since(*since) > GAP_MAX;
         if self.held.iter().any(waits) { Err(Gap) } else { Ok(()) }

@@ -91,6 +91,7 @@ impl Outcome {
     }
 
     /// Decodes a word; `None` if its code is unknown.
+    #[inline]
     pub const fn from_word(word: u64) -> Option<Outcome> {
         match Code::from_number(word as u8) {
             Some(code) => Some(Outcome {

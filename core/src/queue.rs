@@ -303,7 +303,9 @@ impl Consumer {
     }
 
     /// Takes the next entry, if it is there. A malformed one is skipped and reported.
-    #[inline]
+    ///
+    /// Most calls find an empty queue: that check is inlined everywhere, and the copy is not.
+    #[inline(always)]
     pub fn pop(&mut self, window: &impl Window) -> Result<Option<Entry>, Malformed> {
         let line = self.ring.line(self.consumed);
         if self.cached && !core::mem::take(&mut self.fresh) && !is_planted(Planted::MissingFlush) {
@@ -313,6 +315,12 @@ impl Consumer {
         if (lap >> 32) as u32 != self.ring.lap(self.consumed) {
             return Ok(None);
         }
+        self.take(window, line, lap).map(Some)
+    }
+
+    /// Takes the entry in this line, whose lap word is `lap`.
+    #[inline]
+    fn take(&mut self, window: &impl Window, line: u32, lap: u64) -> Result<Entry, Malformed> {
         let len = lap as u8;
         let mut words = [0; PAYLOAD_WORDS];
         if !self.word_by_word {
@@ -330,6 +338,6 @@ impl Consumer {
             return Err(Malformed { index, words: len });
         }
         let tag = Tag { kind: (lap >> 16) as u16, flags: (lap >> 8) as u8 };
-        Ok(Some(Entry { tag, words, len }))
+        Ok(Entry { tag, words, len })
     }
 }

@@ -85,6 +85,7 @@ impl Fifo {
         None
     }
 
+    #[inline]
     fn stage_next(&mut self, desk: &mut Desk<'_>, core: u16) -> bool {
         let Some((thread, sequence)) = self.dequeue() else { return false };
         desk.stage(core, wire::run(thread, sequence, Nanos(0)));
@@ -97,6 +98,7 @@ impl Policy for Fifo {
         "fifo"
     }
 
+    #[inline]
     fn on_message(&mut self, _now: Nanos, message: &Message) {
         let Some(event) = Event::from_message(message) else { return };
         let Some(thread) = self.threads.get_mut(event.thread.id as usize) else { return };
@@ -130,6 +132,7 @@ impl Policy for Fifo {
         }
     }
 
+    #[inline]
     fn on_outcome(&mut self, _now: Nanos, _core: u16, decision: &Decision, outcome: Outcome) {
         let Some(thread) = self.threads.get_mut(decision.subject.id as usize) else { return };
         let unchanged = thread.generation == decision.subject.generation
@@ -147,6 +150,7 @@ impl Policy for Fifo {
         }
     }
 
+    #[inline]
     fn decide(&mut self, _now: Nanos, desk: &mut Desk<'_>) -> Progress {
         while let Some(core) = desk.asking() {
             if !self.stage_next(desk, core) {
