@@ -263,14 +263,14 @@ fn count(log: &Log, kinds: &mut Kinds) -> u64 {
         *match stamped.entry {
             Entry::Packet(_) => &mut kinds.packets,
             Entry::Request(..) => &mut kinds.requests,
-            Entry::Transmit(_) | Entry::Speak(..) => &mut kinds.grants,
+            Entry::Transmit(_) | Entry::Announce(..) => &mut kinds.grants,
             Entry::Copied(..) => &mut kinds.completions,
             Entry::Timer(_) => &mut kinds.timers,
             Entry::Retransmit(_)
-            | Entry::LookForLoss(_)
+            | Entry::DetectLoss(_)
             | Entry::ProbeTail(_)
-            | Entry::Release(_)
-            | Entry::Heard(_)
+            | Entry::Uncork(_)
+            | Entry::Resume(_)
             | Entry::SetMss(..)
             | Entry::Pace(..)
             | Entry::Freeze(_) => &mut kinds.commands,

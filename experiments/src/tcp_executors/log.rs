@@ -87,8 +87,8 @@ impl Executor<Frame> for Recorder {
         installed
     }
 
-    fn names_after(&mut self, generation: u32) {
-        self.inner.names_after(generation);
+    fn reserve_generations(&mut self, generation: u32) {
+        self.inner.reserve_generations(generation);
     }
 
     fn remove(&mut self, id: FlowId) -> Option<Established> {

@@ -68,7 +68,7 @@ pub struct Groups<W: Wire> {
     pending: VecDeque<(u16, Report)>,
     statistics: VecDeque<Statistics>,
     /// Flows whose losses and marks the control plane has processed.
-    heard: Vec<FlowId>,
+    resumed: Vec<FlowId>,
     /// The memory of each flow, by its index.
     flows: Vec<Option<Known>>,
     /// All flows, by their ends.
@@ -173,7 +173,7 @@ impl<W: Wire + Send + 'static> Groups<W> {
             bell: Arc::clone(&bell),
             pending: VecDeque::new(),
             statistics: VecDeque::new(),
-            heard: Vec::new(),
+            resumed: Vec::new(),
             flows: vec![None; settings.flows as usize],
             by_tuple: HashMap::new(),
             freezing: HashMap::new(),
@@ -305,7 +305,7 @@ impl<W: Wire> Groups<W> {
     /// When to poll again, if no bell rings before.
     fn next(&self, now: Nanos) -> Option<Nanos> {
         let is_waiting =
-            !(self.pending.is_empty() && self.statistics.is_empty() && self.heard.is_empty())
+            !(self.pending.is_empty() && self.statistics.is_empty() && self.resumed.is_empty())
                 || self.groups.iter().any(|group| !group.reports.is_empty());
         let is_behind = self.groups.iter().any(|group| group.orders.is_behind());
         let is_freezing = self.freezing.values().any(Option::is_none);
@@ -426,8 +426,8 @@ impl<W: Wire> Datapath<Frame> for Groups<W> {
         self.now = now;
         if budget > 0 {
             // After the limits that the control plane has set since it read the statistics.
-            for flow in std::mem::take(&mut self.heard) {
-                self.order(flow, Order::Heard);
+            for flow in std::mem::take(&mut self.resumed) {
+                self.order(flow, Order::Resume);
             }
             if !self.runs {
                 self.drive(now);
@@ -470,7 +470,7 @@ impl<W: Wire> Datapath<Frame> for Groups<W> {
         for statistics in self.statistics.drain(..count) {
             read(statistics);
             if statistics.holds_back() {
-                self.heard.push(statistics.flow);
+                self.resumed.push(statistics.flow);
             }
         }
     }
@@ -483,9 +483,9 @@ impl<W: Wire> Datapath<Frame> for Groups<W> {
         self.put(now, Some(id), established).map(drop)
     }
 
-    fn names_after(&mut self, generation: u32) {
+    fn reserve_generations(&mut self, generation: u32) {
         for group in &mut self.groups {
-            Groups::settled(group, self.now).data.names_after(generation);
+            Groups::settled(group, self.now).data.reserve_generations(generation);
         }
     }
 

@@ -239,13 +239,13 @@ pub enum Command {
     /// Retransmit from the oldest unacknowledged byte, which was lost.
     Retransmit,
     /// Look for losses again: the time of [`Statistics::overdue_at`] has come.
-    LookForLoss,
+    DetectLoss,
     /// Send a tail-loss probe: a segment to which the peer replies with what it has received (RFC 8985, section 7).
     ProbeTail,
     /// Send a window probe: one byte beyond the peer's closed window.
     Probe,
     /// Send bytes that have waited long enough for the host to write more.
-    Release,
+    Uncork,
     /// Send a keep-alive probe: an empty segment, one sequence number before the next.
     KeepAlive,
     /// Send RFC 5961's challenge ACK.
@@ -318,8 +318,8 @@ pub struct Statistics {
     /// The peer's window holds back what is left to send, so it must be probed: it is closed, or too small with nothing in
     /// flight.
     pub is_blocked: bool,
-    /// Bytes wait for the host to write more; [`Command::Release`] sends them.
-    pub is_held: bool,
+    /// Bytes wait for the host to write more; [`Command::Uncork`] sends them.
+    pub is_corked: bool,
     /// State of our FIN.
     pub fin_sent: Fin,
     /// The peer's FIN and all bytes before it have arrived.
@@ -511,7 +511,7 @@ pub trait Datapath<F> {
     fn restore(&mut self, now: Nanos, id: FlowId, established: &Established) -> Result<(), NoRoom>;
 
     /// Gives later generations than this to new flows: another data path had such names, and hosts may still know them.
-    fn names_after(&mut self, generation: u32);
+    fn reserve_generations(&mut self, generation: u32);
 
     /// Freezes a flow: it starts no new work. Work in flight is completed.
     fn freeze(&mut self, flow: FlowId);

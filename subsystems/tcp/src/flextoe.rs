@@ -123,10 +123,12 @@ impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
                     Entry::Timer(flow)
                 }),
                 // After all copies that are done, so that one acknowledgement covers them all.
-                2 if !self.copies.has_done() => self.schedule.next_due().map(|(flow, asked)| {
-                    self.schedule.begin(flow);
-                    Entry::Speak(flow, asked)
-                }),
+                2 if !self.copies.has_done() => {
+                    self.schedule.next_announcement().map(|(flow, asked)| {
+                        self.schedule.begin(flow);
+                        Entry::Announce(flow, asked)
+                    })
+                }
                 3 if self.copies.room() > self.packets_in_flight => {
                     let packet = self.packets.pop_front();
                     self.packets_in_flight += usize::from(packet.is_some());
@@ -175,7 +177,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
     fn retire(&mut self, outcome: &Outcome, effects: &mut VecDeque<Effect<F>>) {
         self.counters.add(&outcome.tally);
         self.packets_in_flight -= usize::from(outcome.tally.in_segments);
-        self.schedule.take(self.now, outcome);
+        self.schedule.process_outcome(self.now, outcome);
         let Some(id) = outcome.flow else { return };
         if outcome.ends_turn {
             self.schedule.end(id);
@@ -192,7 +194,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
     }
 
     /// Adds an entry of the control plane, ahead of all waiting input.
-    fn command_entry(&mut self, entry: Entry<F>) {
+    fn submit_command(&mut self, entry: Entry<F>) {
         let mut held = core::mem::take(&mut self.held);
         while self.executor.room() == 0 {
             self.pop(true, &mut held);
@@ -203,7 +205,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
     }
 
     /// Waits until the executor is empty.
-    fn settle(&mut self) {
+    fn drain(&mut self) {
         let mut held = core::mem::take(&mut self.held);
         while self.pop(true, &mut held) {}
         self.held = held;
@@ -229,21 +231,21 @@ impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
     }
 
     /// Installs a connection, under its earlier name if there is one.
-    fn put(
+    fn install_flow(
         &mut self,
         now: Nanos,
         name: Option<FlowId>,
         established: &Established,
     ) -> Result<FlowId, NoRoom> {
         self.now = now;
-        self.settle();
+        self.drain();
         let id = self.executor.install(now, name, established)?;
         self.schedule.install(id, established.limits.bytes_per_second);
         Ok(id)
     }
 
     /// Reads and clears the statistics of the next flow with changes. If they [hold back](Statistics::holds_back) new data,
-    /// [`FlexToe::heard`] must follow.
+    /// [`FlexToe::resume`] must follow.
     pub fn next_statistics(&mut self) -> Option<Statistics> {
         loop {
             let id = self.schedule.next_changed()?;
@@ -254,8 +256,8 @@ impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
     }
 
     /// The control plane has processed a flow's losses and marks.
-    pub fn heard(&mut self, id: FlowId) {
-        self.command_entry(Entry::Heard(id));
+    pub fn resume(&mut self, id: FlowId) {
+        self.submit_command(Entry::Resume(id));
     }
 
     fn is_busy(&self) -> bool {
@@ -306,10 +308,10 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
     fn command(&mut self, now: Nanos, id: FlowId, command: Command) {
         self.now = now;
         let bit = match command {
-            Command::Retransmit => return self.command_entry(Entry::Retransmit(id)),
-            Command::LookForLoss => return self.command_entry(Entry::LookForLoss(id)),
-            Command::Release => return self.command_entry(Entry::Release(id)),
-            Command::ProbeTail => return self.command_entry(Entry::ProbeTail(id)),
+            Command::Retransmit => return self.submit_command(Entry::Retransmit(id)),
+            Command::DetectLoss => return self.submit_command(Entry::DetectLoss(id)),
+            Command::Uncork => return self.submit_command(Entry::Uncork(id)),
+            Command::ProbeTail => return self.submit_command(Entry::ProbeTail(id)),
             Command::Probe => asked::PROBE,
             Command::KeepAlive => asked::KEEP_ALIVE,
             Command::Challenge => asked::CHALLENGE,
@@ -321,13 +323,13 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
 
     fn pace(&mut self, id: FlowId, limits: Limits) {
         self.schedule.pace(id, limits.bytes_per_second);
-        self.command_entry(Entry::Pace(id, limits));
+        self.submit_command(Entry::Pace(id, limits));
     }
 
     fn set_path(&mut self, id: FlowId, path: Path) {
-        self.settle();
+        self.drain();
         self.executor.set_path(id, path);
-        self.command_entry(Entry::SetMss(id, path.mss));
+        self.submit_command(Entry::SetMss(id, path.mss));
     }
 
     fn drain_statistics(&mut self, budget: usize, read: &mut dyn FnMut(Statistics)) {
@@ -335,27 +337,27 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
             let Some(statistics) = self.next_statistics() else { return };
             read(statistics);
             if statistics.holds_back() {
-                self.heard(statistics.flow);
+                self.resume(statistics.flow);
             }
         }
     }
 
     fn install(&mut self, now: Nanos, established: &Established) -> Result<FlowId, NoRoom> {
-        self.put(now, None, established)
+        self.install_flow(now, None, established)
     }
 
     fn restore(&mut self, now: Nanos, id: FlowId, established: &Established) -> Result<(), NoRoom> {
-        self.put(now, Some(id), established).map(drop)
+        self.install_flow(now, Some(id), established).map(drop)
     }
 
-    fn names_after(&mut self, generation: u32) {
-        self.executor.names_after(generation);
+    fn reserve_generations(&mut self, generation: u32) {
+        self.executor.reserve_generations(generation);
     }
 
     fn freeze(&mut self, id: FlowId) {
-        self.command_entry(Entry::Freeze(id));
+        self.submit_command(Entry::Freeze(id));
         // Later packets of the flow have no effect.
-        self.settle();
+        self.drain();
     }
 
     fn frozen(&self, id: FlowId) -> bool {
@@ -367,7 +369,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
             return None;
         }
         // Entries in flight belong to other flows, or have no effect.
-        self.settle();
+        self.drain();
         let established = self.executor.remove(id)?;
         self.schedule.remove(id);
         Some(established)

@@ -24,12 +24,12 @@ use crate::flow::disorder::Pool;
 use crate::flow::state::{Pre, Protocol, TailProbe};
 use crate::packet::{Ecn, Flags};
 use crate::seq::seq_of;
-use crate::stages::acknowledge::{Acknowledged, rewind};
-use crate::stages::marks::{Marks, burst_bytes, take_marks};
-use crate::stages::receive::{ACKNOWLEDGE_AFTER, When, receive, since_data, wants_disorder};
+use crate::stages::acknowledge::{Acknowledged, go_back_n};
+use crate::stages::compose::{SegmentHeader, compose_header, notify};
+use crate::stages::marks::{Marks, burst_bytes, process_marks};
+use crate::stages::receive::{ACKNOWLEDGE_AFTER, AckTiming, needs_disorder, receive, since_data};
 use crate::stages::recover::Recovery;
-use crate::stages::say::{Said, news, say};
-use crate::stages::transmit::{Sent, is_blocked, probe, transmit, waits_for_peer};
+use crate::stages::transmit::{DataSegment, is_blocked, is_held_by_nagle, transmit, window_probe};
 use crate::stages::{host, pre};
 use crate::summary::Summary;
 use crate::trace::{Point, Trace};
@@ -38,9 +38,9 @@ use crate::tuples::Tuples;
 /// The bit that distinguishes tickets of transmissions from those of copies.
 pub(crate) const SEND: u64 = 1 << 63;
 /// Limit of segments sent by one entry.
-const SAID_MAX: usize = 3;
+const SEGMENTS_MAX: usize = 3;
 
-/// Segments that a flow is asked to send besides acknowledgements: bits of [`Entry::Speak`].
+/// Segments that a flow is asked to send besides acknowledgements: bits of [`Entry::Announce`].
 pub mod asked {
     /// A window probe: one byte beyond the peer's window.
     pub const PROBE: u8 = 1;
@@ -66,19 +66,19 @@ pub enum Entry<F> {
     /// TX: the scheduler allows the flow to send one segment.
     Transmit(FlowId),
     /// The scheduler allows the flow to acknowledge, to notify its host, and to send what it was [`asked`] for.
-    Speak(FlowId, u8),
+    Announce(FlowId, u8),
     /// A delayed acknowledgement may be due.
     Timer(FlowId),
     /// HC: the retransmission timer has expired.
     Retransmit(FlowId),
     /// HC: look for losses, because time has passed.
-    LookForLoss(FlowId),
+    DetectLoss(FlowId),
     /// HC: send a tail-loss probe.
     ProbeTail(FlowId),
     /// HC: send bytes that have waited long enough for the host to write more.
-    Release(FlowId),
+    Uncork(FlowId),
     /// Congestion control has processed a loss or a mark.
-    Heard(FlowId),
+    Resume(FlowId),
     /// Sets the largest payload of a segment, in bytes.
     SetMss(FlowId, u16),
     /// Sets the limits by congestion control.
@@ -99,13 +99,13 @@ impl<F> Entry<F> {
             Entry::Request(context, moved) => Entry::Request(*context, *moved),
             Entry::Copied(flow, copied) => Entry::Copied(*flow, *copied),
             Entry::Transmit(flow) => Entry::Transmit(*flow),
-            Entry::Speak(flow, asked) => Entry::Speak(*flow, *asked),
+            Entry::Announce(flow, asked) => Entry::Announce(*flow, *asked),
             Entry::Timer(flow) => Entry::Timer(*flow),
             Entry::Retransmit(flow) => Entry::Retransmit(*flow),
-            Entry::LookForLoss(flow) => Entry::LookForLoss(*flow),
+            Entry::DetectLoss(flow) => Entry::DetectLoss(*flow),
             Entry::ProbeTail(flow) => Entry::ProbeTail(*flow),
-            Entry::Release(flow) => Entry::Release(*flow),
-            Entry::Heard(flow) => Entry::Heard(*flow),
+            Entry::Uncork(flow) => Entry::Uncork(*flow),
+            Entry::Resume(flow) => Entry::Resume(*flow),
             Entry::SetMss(flow, mss) => Entry::SetMss(*flow, *mss),
             Entry::Pace(flow, limits) => Entry::Pace(*flow, *limits),
             Entry::Freeze(flow) => Entry::Freeze(*flow),
@@ -130,7 +130,7 @@ pub struct Copied {
     /// Position: all bytes before it are in the host's ring.
     pub landed: u64,
     /// When to acknowledge, if at all.
-    pub acknowledge: Option<When>,
+    pub acknowledge: Option<AckTiming>,
     /// Congestion signals of the packet.
     pub marks: Marks,
 }
@@ -145,7 +145,7 @@ pub struct Outcome {
     /// The flow may have data to send.
     pub may_send: bool,
     /// The flow has something other than data to send or to report.
-    pub must_speak: bool,
+    pub must_announce: bool,
     /// The connection must be reset.
     pub must_reset: bool,
     /// The flow's statistics have changed.
@@ -159,7 +159,7 @@ pub struct Outcome {
     /// Bytes of data sent in a turn to send, which is over; `None` if the entry was no such turn.
     pub transmitted: Option<u32>,
     /// When to check the flow's delayed acknowledgement.
-    pub look_at: Option<Nanos>,
+    pub check_at: Option<Nanos>,
     /// Increments of the counters.
     pub tally: Tally,
 }
@@ -179,13 +179,13 @@ enum Work<F> {
     Request(ContextId, Moved),
     Copied(Copied),
     Transmit,
-    Speak(u8),
+    Announce(u8),
     Timer,
     Retransmit,
-    LookForLoss,
+    DetectLoss,
     ProbeTail,
-    Release,
-    Heard,
+    Uncork,
+    Resume,
     SetMss(u16),
     Pace(Limits),
     Freeze,
@@ -197,7 +197,7 @@ pub struct Decided<F> {
     /// The flow.
     pub flow: FlowId,
     now: Nanos,
-    said: [Option<(Said, Data)>; SAID_MAX],
+    segments: [Option<(SegmentHeader, Data)>; SEGMENTS_MAX],
     write: Option<(F, u64, Range<usize>)>,
     notify: Option<(ContextId, Progress)>,
     acknowledged: Option<Acknowledged>,
@@ -234,13 +234,13 @@ pub fn pre<F: AsRef<[u8]>>(
         Entry::Request(context, moved) => (moved.flow, Work::Request(context, moved)),
         Entry::Copied(flow, copied) => (flow, Work::Copied(copied)),
         Entry::Transmit(flow) => (flow, Work::Transmit),
-        Entry::Speak(flow, asked) => (flow, Work::Speak(asked)),
+        Entry::Announce(flow, asked) => (flow, Work::Announce(asked)),
         Entry::Timer(flow) => (flow, Work::Timer),
         Entry::Retransmit(flow) => (flow, Work::Retransmit),
-        Entry::LookForLoss(flow) => (flow, Work::LookForLoss),
+        Entry::DetectLoss(flow) => (flow, Work::DetectLoss),
         Entry::ProbeTail(flow) => (flow, Work::ProbeTail),
-        Entry::Release(flow) => (flow, Work::Release),
-        Entry::Heard(flow) => (flow, Work::Heard),
+        Entry::Uncork(flow) => (flow, Work::Uncork),
+        Entry::Resume(flow) => (flow, Work::Resume),
         Entry::SetMss(flow, mss) => (flow, Work::SetMss(mss)),
         Entry::Pace(flow, limits) => (flow, Work::Pace(limits)),
         Entry::Freeze(flow) => (flow, Work::Freeze),
@@ -299,7 +299,7 @@ pub fn protocol<F, R: Recovery>(
     let mut decided = Decided {
         flow: id,
         now,
-        said: [None; SAID_MAX],
+        segments: [None; SEGMENTS_MAX],
         write: None,
         notify: None,
         acknowledged: None,
@@ -310,7 +310,7 @@ pub fn protocol<F, R: Recovery>(
         Some(flow) => {
             if let Work::Segment { summary, .. } = &work
                 && flow.disorder.is_none()
-                && wants_disorder::<R>(flow, summary)
+                && needs_disorder::<R>(flow, summary)
             {
                 pool.lend(flow);
             }
@@ -332,7 +332,7 @@ fn count_work<F>(work: &Work<F>, outcome: &mut Outcome) {
     outcome.tally.in_segments = u8::from(matches!(work, Work::Segment { .. }));
     outcome.ends_turn = matches!(
         work,
-        Work::Request(..) | Work::Copied(_) | Work::Transmit | Work::Speak(_) | Work::Timer
+        Work::Request(..) | Work::Copied(_) | Work::Transmit | Work::Announce(_) | Work::Timer
     );
 }
 
@@ -352,52 +352,52 @@ fn decide<F, R: Recovery>(
                 outcome.tally.in_frozen = 1;
                 return;
             }
-            take_segment::<F, R>(flow, now, frame, summary, payload, decided);
+            process_segment::<F, R>(flow, now, frame, summary, payload, decided);
         }
-        Work::Request(context, moved) => take_request(flow, context, &moved, outcome),
+        Work::Request(context, moved) => process_request(flow, context, &moved, outcome),
         Work::Copied(copied) => {
             // Before these bytes are acknowledged, because the earlier ones had a different mark.
-            if let Some(said) = take_marks(flow, copied.marks, now) {
-                decided.said[0] = Some((said, BARE));
+            if let Some(header) = process_marks(flow, copied.marks, now) {
+                decided.segments[0] = Some((header, BARE));
                 outcome.tally.out_segments += 1;
             }
             flow.landed = flow.landed.max(copied.landed);
-            has_decided(flow, now, copied.acknowledge, outcome);
+            schedule_acknowledgement(flow, now, copied.acknowledge, outcome);
         }
         Work::Transmit => {
             let most = burst_bytes(flow, super_bytes);
             outcome.transmitted = Some(0);
             if let Some(sent) = transmit::<R>(flow, most, now) {
                 outcome.transmitted = Some(sent.bytes);
-                decided.said[0] = Some(send(flow, now, sent, outcome));
+                decided.segments[0] = Some(send(flow, now, sent, outcome));
                 outcome.may_send = true;
             } else {
                 outcome.has_changed = is_blocked(flow);
-                outcome.must_speak = hurries(flow);
+                outcome.must_announce = expedite_acknowledgement(flow);
             }
         }
-        Work::Speak(asked) => speak(flow, now, asked, decided),
+        Work::Announce(asked) => announce(flow, now, asked, decided),
         Work::Timer => match flow.acknowledge_at.get() {
             Some(due) if due <= now => {
                 flow.acknowledge_now = true;
                 // The host does not answer, so the next acknowledgements need not wait for it.
                 flow.is_interactive = false;
                 outcome.tally.delayed_acknowledgements = 1;
-                outcome.must_speak = true;
+                outcome.must_announce = true;
             }
             // The acknowledgement of this timer was sent with data; another one may wait since.
-            later => outcome.look_at = later,
+            later => outcome.check_at = later,
         },
         Work::Retransmit => {
-            rewind(flow);
+            go_back_n(flow);
             outcome.tally.timeouts = 1;
             outcome.may_send = true;
         }
-        Work::LookForLoss => {
-            if R::look(flow, now) {
-                noticed_loss(flow, outcome);
-                let noticed = Acknowledged { is_fast_retransmit: true, ..Acknowledged::default() };
-                decided.acknowledged = Some(noticed);
+        Work::DetectLoss => {
+            if R::detect_loss(flow, now) {
+                count_loss(flow, outcome);
+                let detected = Acknowledged { is_fast_retransmit: true, ..Acknowledged::default() };
+                decided.acknowledged = Some(detected);
             }
             outcome.may_send = true;
             outcome.has_changed = true;
@@ -409,12 +409,12 @@ fn decide<F, R: Recovery>(
                 outcome.may_send = true;
             }
         }
-        Work::Release => {
+        Work::Uncork => {
             flow.tail = Tail::Whole;
             outcome.may_send = true;
         }
-        Work::Heard => {
-            flow.until_heard = None;
+        Work::Resume => {
+            flow.until_resumed = None;
             outcome.may_send = true;
         }
         Work::SetMss(mss) => {
@@ -422,7 +422,7 @@ fn decide<F, R: Recovery>(
             flow.mss = mss;
             // Segments in flight were too long for the path (RFC 1191, section 6.5).
             if is_smaller && flow.outstanding() > 0 {
-                rewind(flow);
+                go_back_n(flow);
                 outcome.may_send = true;
             }
         }
@@ -439,12 +439,12 @@ fn decide<F, R: Recovery>(
             outcome.is_frozen = true;
             // A delayed acknowledgement is sent now, because another engine would not know of it.
             flow.acknowledge_now |= !flow.acknowledge_at.is_never();
-            outcome.must_speak = true;
+            outcome.must_announce = true;
         }
     }
 }
 
-fn take_segment<F, R: Recovery>(
+fn process_segment<F, R: Recovery>(
     flow: &mut Protocol,
     now: Nanos,
     frame: F,
@@ -456,7 +456,7 @@ fn take_segment<F, R: Recovery>(
     let received = receive::<R>(flow, &summary, now);
     outcome.tally.dropped = received.dropped;
     if received.acknowledged.is_fast_retransmit {
-        noticed_loss(flow, outcome);
+        count_loss(flow, outcome);
     }
     decided.acknowledged = Some(received.acknowledged);
     if let Some(placed) = received.placed {
@@ -466,42 +466,47 @@ fn take_segment<F, R: Recovery>(
         let acknowledge = received.acknowledge;
         outcome.copying = Some(Copied { landed: flow.received, acknowledge, marks });
     } else {
-        has_decided(flow, now, received.acknowledge, outcome);
+        schedule_acknowledgement(flow, now, received.acknowledge, outcome);
     }
     outcome.may_send |= flow.has_more();
     outcome.has_changed = true;
 }
 
-fn noticed_loss(flow: &Protocol, outcome: &mut Outcome) {
+fn count_loss(flow: &Protocol, outcome: &mut Outcome) {
     outcome.tally.fast_retransmits = 1;
     outcome.tally.sack_recoveries = u8::from(flow.loss().is_recovering);
-    outcome.tally.lost_retransmits = u8::from(flow.loss().again > flow.loss().resend);
+    outcome.tally.lost_retransmits = u8::from(flow.loss().lost_rxt > flow.loss().high_rxt);
 }
 
 /// Schedules an acknowledgement and the host's notification.
-fn has_decided(flow: &mut Protocol, now: Nanos, acknowledge: Option<When>, outcome: &mut Outcome) {
+fn schedule_acknowledgement(
+    flow: &mut Protocol,
+    now: Nanos,
+    acknowledge: Option<AckTiming>,
+    outcome: &mut Outcome,
+) {
     match acknowledge {
-        Some(When::Now) => flow.acknowledge_now = true,
-        Some(When::Later) if flow.acknowledge_at.is_never() => {
+        Some(AckTiming::Now) => flow.acknowledge_now = true,
+        Some(AckTiming::Delayed) if flow.acknowledge_at.is_never() => {
             let at = now + ACKNOWLEDGE_AFTER;
             flow.acknowledge_at = at.into();
-            outcome.look_at = Some(at);
-            hurries(flow);
+            outcome.check_at = Some(at);
+            expedite_acknowledgement(flow);
         }
         _ => {}
     }
-    outcome.must_speak = true;
+    outcome.must_announce = true;
     outcome.has_changed = true;
 }
 
 /// Lets a delayed acknowledgement wait no longer if the data that it waits for has to wait for the peer.
-fn hurries(flow: &mut Protocol) -> bool {
-    let has_to = !flow.acknowledge_at.is_never() && waits_for_peer(flow);
+fn expedite_acknowledgement(flow: &mut Protocol) -> bool {
+    let has_to = !flow.acknowledge_at.is_never() && is_held_by_nagle(flow);
     flow.acknowledge_now |= has_to;
     has_to
 }
 
-fn take_request(flow: &mut Protocol, context: ContextId, moved: &Moved, outcome: &mut Outcome) {
+fn process_request(flow: &mut Protocol, context: ContextId, moved: &Moved, outcome: &mut Outcome) {
     // A process may not move another process's streams.
     if flow.context.process != context.process {
         outcome.tally.foreign_requests = 1;
@@ -517,11 +522,16 @@ fn take_request(flow: &mut Protocol, context: ContextId, moved: &Moved, outcome:
         outcome.must_reset = true;
     }
     outcome.may_send = done.has_more;
-    outcome.must_speak = done.opens_window;
+    outcome.must_announce = done.opens_window;
     outcome.has_changed = true;
 }
 
-fn send(flow: &mut Protocol, now: Nanos, sent: Sent, outcome: &mut Outcome) -> (Said, Data) {
+fn send(
+    flow: &mut Protocol,
+    now: Nanos,
+    sent: DataSegment,
+    outcome: &mut Outcome,
+) -> (SegmentHeader, Data) {
     // The end of a super-packet carries PSH, too, so that a receiver that coalesces its segments passes them on at once.
     let is_super = sent.bytes > u32::from(flow.mss);
     let flag = |is_set: bool, flag| if is_set { flag } else { Flags::NONE };
@@ -531,23 +541,23 @@ fn send(flow: &mut Protocol, now: Nanos, sent: Sent, outcome: &mut Outcome) -> (
         | flag(sent.fin, Flags::FIN)
         | flag(sent.push && sent.bytes > 0 || is_super, Flags::PSH)
         | flag(is_capable && core::mem::take(&mut flow.has_reduced), Flags::CWR);
-    let mut said = say(flow, sent.seq, flags, sent.bytes, now);
+    let mut header = compose_header(flow, sent.seq, flags, sent.bytes, now);
     if is_capable {
-        said.ecn = Ecn::Capable0;
+        header.ecn = Ecn::Capable0;
     }
     outcome.awaited += 1;
     outcome.tally.out_segments += 1;
-    outcome.tally.retransmitted += u8::from(sent.is_again);
+    outcome.tally.retransmitted += u8::from(sent.is_retransmission);
     outcome.has_changed = true;
     let segment_bytes = if is_super { flow.mss } else { 0 };
     // An answer, as in Linux: from now on acknowledgements wait for data.
     let is_recent = flow.received > 0 && since_data(flow, now) < ACKNOWLEDGE_AFTER;
     flow.is_interactive |= sent.is_new_data() && is_recent;
-    (said, Data { position: sent.position, segment_bytes, is_awaited: true })
+    (header, Data { position: sent.position, segment_bytes, is_awaited: true })
 }
 
 /// Sends acknowledgements, the host's notification, and the segments that the control plane asked for.
-fn speak<F>(flow: &mut Protocol, now: Nanos, asked: u8, decided: &mut Decided<F>) {
+fn announce<F>(flow: &mut Protocol, now: Nanos, asked: u8, decided: &mut Decided<F>) {
     let outcome = &mut decided.outcome;
     // The sequence number that the peer expects, so that it accepts the reset (RFC 5961, 3.2).
     let latest = |flow: &Protocol| seq_of(flow.send_base, flow.highest);
@@ -556,30 +566,30 @@ fn speak<F>(flow: &mut Protocol, now: Nanos, asked: u8, decided: &mut Decided<F>
             0 => (latest(flow), Flags::RST | Flags::ACK),
             _ => (seq_of(flow.send_base, flow.acknowledged), Flags::RST),
         };
-        let said = say(flow, seq, flags, 0, now);
-        decided.said[0] = Some((said, BARE));
+        let header = compose_header(flow, seq, flags, 0, now);
+        decided.segments[0] = Some((header, BARE));
         flow.is_frozen = true;
         outcome.tally.out_resets = 1;
         outcome.is_frozen = true;
         outcome.has_changed = true;
         // The last chance to tell: the host's next event says that the connection has ended.
-        decided.notify = news(flow).map(|progress| (flow.context, progress));
+        decided.notify = notify(flow).map(|progress| (flow.context, progress));
         return;
     }
     if asked & asked::PROBE != 0
-        && let Some(sent) = probe(flow)
+        && let Some(sent) = window_probe(flow)
     {
         outcome.tally.probes = 1;
-        decided.said[0] = Some(send(flow, now, sent, outcome));
+        decided.segments[0] = Some(send(flow, now, sent, outcome));
     }
     if asked & asked::KEEP_ALIVE != 0 {
         let seq = latest(flow).minus(1);
-        decided.said[1] = Some((say(flow, seq, Flags::ACK, 0, now), BARE));
+        decided.segments[1] = Some((compose_header(flow, seq, Flags::ACK, 0, now), BARE));
     }
     if flow.acknowledge_now || asked & asked::CHALLENGE != 0 {
         let seq = latest(flow);
-        decided.said[2] = Some((say(flow, seq, Flags::ACK, 0, now), BARE));
+        decided.segments[2] = Some((compose_header(flow, seq, Flags::ACK, 0, now), BARE));
         outcome.tally.out_segments += 1;
     }
-    decided.notify = news(flow).map(|progress| (flow.context, progress));
+    decided.notify = notify(flow).map(|progress| (flow.context, progress));
 }

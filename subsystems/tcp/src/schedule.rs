@@ -18,15 +18,15 @@ const CATCH_UP: Nanos = Nanos::from_millis(1);
 
 /// The scheduler's state of a flow.
 #[derive(Clone, Copy, Debug, Default)]
-struct Known {
+struct Turns {
     generation: u32,
-    is_here: bool,
+    is_installed: bool,
     /// Segments that only the control plane asks for: bits of [`asked`].
     asked: u8,
     /// Number of copies and transmissions under way, and of turns and requests that the stages have not finished.
     under_way: u32,
     is_frozen: bool,
-    is_later: bool,
+    has_delayed: bool,
     /// Nanoseconds that 1,024 bytes take at the flow's rate, so that no turn needs a division (thesis 4.4.1.1); 0 without a
     /// rate.
     interval: u64,
@@ -42,7 +42,7 @@ struct Known {
 #[derive(Debug)]
 pub struct Schedule {
     /// Flows with something other than data to send or to report.
-    due: Queues,
+    announcing: Queues,
     /// Flows that may send data now.
     ready: Queues,
     /// Paced flows that may send data later.
@@ -50,50 +50,51 @@ pub struct Schedule {
     /// Flows whose statistics have changed.
     changed: Queues,
     /// Delayed acknowledgements, at most one for each flow: an existing one is due no later than a new one.
-    later: VecDeque<(Nanos, u32)>,
-    known: Vec<Known>,
+    delayed: VecDeque<(Nanos, u32)>,
+    flows: Vec<Turns>,
 }
 
 impl Schedule {
     /// A schedule with room for `flows` flows.
     pub fn new(flows: u32) -> Schedule {
         Schedule {
-            due: Queues::new(1, flows),
+            announcing: Queues::new(1, flows),
             ready: Queues::new(1, flows),
             wheel: Wheel::new(flows),
             changed: Queues::new(1, flows),
-            later: VecDeque::with_capacity(flows as usize),
-            known: alloc::vec![Known::default(); flows as usize],
+            delayed: VecDeque::with_capacity(flows as usize),
+            flows: alloc::vec![Turns::default(); flows as usize],
         }
     }
 
     /// Adds a flow, with a rate in bytes per second or without one.
     pub fn install(&mut self, id: FlowId, rate: Option<u64>) {
-        // An entry in `later` of the previous flow with this index now belongs to this flow.
-        let known = &mut self.known[id.index as usize];
-        let (generation, is_later) = (id.generation, known.is_later);
+        // An entry in `delayed` of the previous flow with this index now belongs to this flow.
+        let turns = &mut self.flows[id.index as usize];
+        let (generation, has_delayed) = (id.generation, turns.has_delayed);
         let interval = interval(rate);
-        *known = Known { generation, is_here: true, is_later, interval, ..Known::default() };
+        *turns =
+            Turns { generation, is_installed: true, has_delayed, interval, ..Turns::default() };
         push(&mut self.ready, id.index);
         push(&mut self.changed, id.index);
     }
 
     /// Removes a flow.
     pub fn remove(&mut self, id: FlowId) {
-        for queue in [&mut self.due, &mut self.ready, &mut self.changed] {
+        for queue in [&mut self.announcing, &mut self.ready, &mut self.changed] {
             queue.remove(id.index);
         }
         self.wheel.remove(id.index);
-        self.known[id.index as usize].is_here = false;
+        self.flows[id.index as usize].is_installed = false;
     }
 
     /// Sets or removes a flow's rate, in bytes per second.
     pub fn pace(&mut self, id: FlowId, rate: Option<u64>) {
-        let Some(known) = self.known_mut(id) else { return };
-        known.interval = interval(rate);
+        let Some(turns) = self.flow_mut(id) else { return };
+        turns.interval = interval(rate);
         // A new rate takes effect with the next segment; removing the rate takes effect at once.
-        if known.interval == 0
-            && core::mem::take(&mut known.wants_turn) | self.wheel.contains(id.index)
+        if turns.interval == 0
+            && core::mem::take(&mut turns.wants_turn) | self.wheel.contains(id.index)
         {
             self.wheel.remove(id.index);
             push(&mut self.ready, id.index);
@@ -101,29 +102,29 @@ impl Schedule {
     }
 
     /// Processes the outcome of an entry.
-    pub fn take(&mut self, now: Nanos, outcome: &Outcome) {
+    pub fn process_outcome(&mut self, now: Nanos, outcome: &Outcome) {
         let Some(id) = outcome.flow else { return };
-        let Some(known) = self.known_mut(id) else { return };
-        known.is_frozen |= outcome.is_frozen;
+        let Some(turns) = self.flow_mut(id) else { return };
+        turns.is_frozen |= outcome.is_frozen;
         if outcome.must_reset {
-            known.asked |= asked::ABORT;
+            turns.asked |= asked::ABORT;
         }
         let mut may_send = outcome.may_send;
-        if known.has_turn
+        if turns.has_turn
             && let Some(bytes) = outcome.transmitted
         {
-            known.has_turn = false;
-            known.send_at = known.send_at + Nanos(u64::from(bytes) * known.interval / 1024);
-            may_send |= core::mem::take(&mut known.wants_turn);
+            turns.has_turn = false;
+            turns.send_at = turns.send_at + Nanos(u64::from(bytes) * turns.interval / 1024);
+            may_send |= core::mem::take(&mut turns.wants_turn);
         }
-        let has_rate = known.interval != 0;
-        if let Some(at) = outcome.look_at
-            && !core::mem::replace(&mut known.is_later, true)
+        let has_rate = turns.interval != 0;
+        if let Some(at) = outcome.check_at
+            && !core::mem::replace(&mut turns.has_delayed, true)
         {
-            self.later.push_back((at, id.index));
+            self.delayed.push_back((at, id.index));
         }
-        if outcome.must_speak || outcome.must_reset {
-            push(&mut self.due, id.index);
+        if outcome.must_announce || outcome.must_reset {
+            push(&mut self.announcing, id.index);
         }
         if may_send && has_rate {
             self.wait_for_rate(now, id.index);
@@ -137,37 +138,37 @@ impl Schedule {
 
     /// Lets a paced flow send as soon as its rate allows.
     fn wait_for_rate(&mut self, now: Nanos, flow: u32) {
-        let known = &mut self.known[flow as usize];
-        if known.has_turn {
-            known.wants_turn = true;
+        let turns = &mut self.flows[flow as usize];
+        if turns.has_turn {
+            turns.wants_turn = true;
             return;
         }
         let waits = self.wheel.contains(flow) || self.ready.contains(flow);
-        if !waits && known.send_at <= now {
+        if !waits && turns.send_at <= now {
             push(&mut self.ready, flow);
         } else if !waits {
-            self.wheel.insert(now, known.send_at, flow);
+            self.wheel.insert(now, turns.send_at, flow);
         }
     }
 
     /// Asks a flow for a segment on behalf of the control plane: a bit of [`asked`].
     pub fn ask(&mut self, id: FlowId, bit: u8) {
-        if let Some(known) = self.known_mut(id) {
-            known.asked |= bit;
-            push(&mut self.due, id.index);
+        if let Some(turns) = self.flow_mut(id) {
+            turns.asked |= bit;
+            push(&mut self.announcing, id.index);
         }
     }
 
     /// The state of a flow that was not removed.
-    fn known_mut(&mut self, id: FlowId) -> Option<&mut Known> {
-        let known = self.known.get_mut(id.index as usize)?;
-        (known.is_here && known.generation == id.generation).then_some(known)
+    fn flow_mut(&mut self, id: FlowId) -> Option<&mut Turns> {
+        let turns = self.flows.get_mut(id.index as usize)?;
+        (turns.is_installed && turns.generation == id.generation).then_some(turns)
     }
 
     /// The next flow with something other than data to send or to report, and the bits that it was [`asked`] for.
-    pub fn next_due(&mut self) -> Option<(FlowId, u8)> {
-        let flow = self.due.pop(0)?;
-        Some((self.name(flow), core::mem::take(&mut self.known[flow as usize].asked)))
+    pub fn next_announcement(&mut self) -> Option<(FlowId, u8)> {
+        let flow = self.announcing.pop(0)?;
+        Some((self.name(flow), core::mem::take(&mut self.flows[flow as usize].asked)))
     }
 
     /// The next flow that may send data.
@@ -177,10 +178,10 @@ impl Schedule {
             self.wheel.advance(now, |flow| push(ready, flow));
         }
         let flow = self.ready.pop(0)?;
-        let known = &mut self.known[flow as usize];
-        if known.interval != 0 {
-            known.has_turn = true;
-            known.send_at = known.send_at.max(Nanos(now.0.saturating_sub(CATCH_UP.0)));
+        let turns = &mut self.flows[flow as usize];
+        if turns.interval != 0 {
+            turns.has_turn = true;
+            turns.send_at = turns.send_at.max(Nanos(now.0.saturating_sub(CATCH_UP.0)));
         }
         Some(self.name(flow))
     }
@@ -192,54 +193,54 @@ impl Schedule {
 
     /// The next flow whose delayed acknowledgement may be due.
     pub fn next_timer(&mut self, now: Nanos) -> Option<FlowId> {
-        let (_, flow) = self.later.front().copied().filter(|(at, _)| *at <= now)?;
-        self.later.pop_front();
-        self.known[flow as usize].is_later = false;
+        let (_, flow) = self.delayed.front().copied().filter(|(at, _)| *at <= now)?;
+        self.delayed.pop_front();
+        self.flows[flow as usize].has_delayed = false;
         Some(self.name(flow))
     }
 
     /// When the next delayed acknowledgement may be due, or a paced flow may send.
     pub fn next_timer_at(&self) -> Option<Nanos> {
-        let later = self.later.front().map(|(at, _)| *at);
-        [later, self.wheel.next_at()].into_iter().flatten().min()
+        let delayed = self.delayed.front().map(|(at, _)| *at);
+        [delayed, self.wheel.next_at()].into_iter().flatten().min()
     }
 
     fn name(&self, flow: u32) -> FlowId {
-        FlowId { index: flow, generation: self.known[flow as usize].generation }
+        FlowId { index: flow, generation: self.flows[flow as usize].generation }
     }
 
     /// Whether a flow waits for a turn.
     pub fn is_busy(&self) -> bool {
-        !(self.due.is_empty() && self.ready.is_empty())
+        !(self.announcing.is_empty() && self.ready.is_empty())
     }
 
     /// Counts work of a flow as under way: a turn, a request, a copy or a transmission.
     pub fn begin(&mut self, id: FlowId) {
-        if let Some(known) = self.known_mut(id) {
-            known.under_way += 1;
+        if let Some(turns) = self.flow_mut(id) {
+            turns.under_way += 1;
         }
     }
 
     /// Ends work that [`Schedule::begin`] counted.
     pub fn end(&mut self, id: FlowId) {
-        if let Some(known) = self.known_mut(id) {
-            known.under_way = known.under_way.saturating_sub(1);
+        if let Some(turns) = self.flow_mut(id) {
+            turns.under_way = turns.under_way.saturating_sub(1);
         }
     }
 
     /// Ends a transmission of the flow with this index, which cannot have been removed before. An index beyond the table is
     /// ignored.
     pub fn end_transmission(&mut self, flow: u32) {
-        if let Some(known) = self.known.get_mut(flow as usize) {
-            known.under_way = known.under_way.saturating_sub(1);
+        if let Some(turns) = self.flows.get_mut(flow as usize) {
+            turns.under_way = turns.under_way.saturating_sub(1);
         }
     }
 
     /// Whether a flow is frozen and has nothing under way.
     pub fn is_frozen(&self, id: FlowId) -> bool {
-        let Some(known) = self.known.get(id.index as usize) else { return false };
-        let is_it = known.is_here && known.generation == id.generation;
-        is_it && known.is_frozen && known.under_way == 0 && !self.due.contains(id.index)
+        let Some(turns) = self.flows.get(id.index as usize) else { return false };
+        let is_it = turns.is_installed && turns.generation == id.generation;
+        is_it && turns.is_frozen && turns.under_way == 0 && !self.announcing.contains(id.index)
     }
 }
 
@@ -272,7 +273,7 @@ mod tests {
             transmitted: Some(bytes),
             ..Outcome::default()
         };
-        schedule.take(now, &outcome);
+        schedule.process_outcome(now, &outcome);
     }
 
     #[test]
@@ -305,7 +306,7 @@ mod tests {
         let flow = schedule.next_ready(now).unwrap();
         // A wish to send during a turn waits for the end of the turn.
         let may_send = Outcome { flow: Some(flow), may_send: true, ..Outcome::default() };
-        schedule.take(now, &may_send);
+        schedule.process_outcome(now, &may_send);
         assert_eq!(schedule.next_ready(now), None);
         sent(&mut schedule, now, flow, 1_024);
         assert_eq!(schedule.next_ready(now), None);

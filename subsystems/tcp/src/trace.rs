@@ -57,19 +57,19 @@ points! {
     /// The scheduler allows a flow to send.
     TransmitTurn = "transmit_turn", "sequencer", ["", ""];
     /// The scheduler allows a flow to acknowledge and to notify its host.
-    SpeakTurn = "speak_turn", "sequencer", ["asked", ""];
+    AnnounceTurn = "speak_turn", "sequencer", ["asked", ""];
     /// A delayed acknowledgement may be due.
     Timer = "timer", "sequencer", ["", ""];
     /// The control plane reports a retransmission timeout.
     Retransmit = "retransmit", "sequencer", ["", ""];
     /// The control plane asks to look for losses, because time has passed.
-    LookForLoss = "look_for_loss", "sequencer", ["", ""];
+    DetectLoss = "look_for_loss", "sequencer", ["", ""];
     /// The control plane asks for a tail-loss probe.
     ProbeTail = "probe_tail", "sequencer", ["", ""];
     /// The control plane releases bytes that waited for more.
-    Release = "release", "sequencer", ["", ""];
+    Uncork = "release", "sequencer", ["", ""];
     /// Congestion control has processed a loss or a mark.
-    Heard = "heard", "sequencer", ["", ""];
+    Resume = "heard", "sequencer", ["", ""];
     /// The MSS changes.
     SetMss = "set_mss", "sequencer", ["mss", ""];
     /// Congestion control sets the window and the rate.

@@ -214,11 +214,11 @@ impl<T: Copy> Tuples<T> {
     }
 
     /// Gives later generations than this to new names: another table had such names, and somebody may still know them.
-    pub fn names_after(&mut self, generation: u32) {
+    pub fn reserve_generations(&mut self, generation: u32) {
         self.oldest = self.oldest.max(generation);
     }
 
-    /// Adds an entry under its earlier name, from this table or another one. For names of another table, see [`Tuples::names_after`].
+    /// Adds an entry under its earlier name, from this table or another one. For names of another table, see [`Tuples::reserve_generations`].
     ///
     /// # Errors
     /// The name's index is taken or beyond the table, or an entry between these ends exists.
@@ -308,7 +308,7 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         for round in 0..10 {
             let mut next = Tuples::new(2, (1, 2));
-            next.names_after(table.newest());
+            next.reserve_generations(table.newest());
             for port in 0..2 {
                 let name = next.insert(tuple(port), 0).unwrap();
                 assert!(seen.insert(name.to_word()), "{name} again in round {round}");

@@ -98,7 +98,7 @@ use wave_tcp::packet::{Ecn, Flags, Options, TcpHeader, build_tcp};
 use wave_tcp::pipeline::{Copied, Entry, Stamped};
 use wave_tcp::seq::{Seq, seq_of};
 use wave_tcp::stages::marks::Marks;
-use wave_tcp::stages::receive::When;
+use wave_tcp::stages::receive::AckTiming;
 // The executors' files look for these in the root of their crate.
 use wave_tcp::{datapath, flextoe, flow, pipeline, stages, trace, tuples};
 
@@ -182,7 +182,8 @@ fn segment(port: u16, position: usize) -> Entry<Vec<u8>> {
 
 /// A connection receives three segments, the first two of them swapped, and sends two.
 fn turns(flow: FlowId, port: u16) -> Vec<Entry<Vec<u8>>> {
-    let copied = |landed| Copied { landed, acknowledge: Some(When::Now), marks: Marks::default() };
+    let copied =
+        |landed| Copied { landed, acknowledge: Some(AckTiming::Now), marks: Marks::default() };
     let written = Moved {
         flow,
         written: 1_500,
@@ -200,7 +201,7 @@ fn turns(flow: FlowId, port: u16) -> Vec<Entry<Vec<u8>>> {
         segment(port, 2 * PAYLOAD),
         Entry::Copied(flow, copied(3 * PAYLOAD as u64)),
         Entry::Transmit(flow),
-        Entry::Speak(flow, 0),
+        Entry::Announce(flow, 0),
     ]
 }
 
@@ -213,7 +214,7 @@ fn entries(flows: [FlowId; 2], more: usize) -> Vec<Stamped<Vec<u8>>> {
         entries.extend([one, other]);
     }
     entries.insert(5, segment(9_999, 0));
-    entries.extend((0..more).map(|_| Entry::Speak(flows[0], pipeline::asked::CHALLENGE)));
+    entries.extend((0..more).map(|_| Entry::Announce(flows[0], pipeline::asked::CHALLENGE)));
     let stamped = |(entry, number)| Stamped { number, now: Nanos(1_000 * number), entry };
     entries.into_iter().zip(0..).map(stamped).collect()
 }

@@ -38,7 +38,7 @@ pub(super) enum Order {
     Command(FlowId, Command),
     Pace(FlowId, Limits),
     /// The control plane has processed a loss or a mark.
-    Heard(FlowId),
+    Resume(FlowId),
     SetPath(FlowId, Path),
 }
 
@@ -151,7 +151,7 @@ impl<W: Wire> Engine<W> {
                         self.data.freeze(flow);
                     }
                 }
-                Order::Heard(flow) => self.data.heard(flow),
+                Order::Resume(flow) => self.data.resume(flow),
                 Order::Pace(flow, limits) => self.data.pace(flow, limits),
                 Order::SetPath(flow, path) => self.data.set_path(flow, path),
             }

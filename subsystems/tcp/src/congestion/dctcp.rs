@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Heard;
+use super::AckSummary;
 
 /// All of the data, in units of [`MarkedFraction::alpha`].
 pub const ONE: u32 = 1 << 20;
@@ -11,7 +11,7 @@ const GAIN_SHIFT: u32 = 4;
 
 /// RFC 8257's DCTCP.Alpha, and the counts from which it is updated once per window of data.
 ///
-/// Acknowledgements are counted in groups, as the control plane reads them. If a window of data ends within a group, the
+/// AckSummary are counted in groups, as the control plane reads them. If a window of data ends within a group, the
 /// group's bytes after that end count for the window, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MarkedFraction {
@@ -36,16 +36,16 @@ impl MarkedFraction {
     }
 
     /// Counts acknowledged and marked bytes.
-    pub fn count(&mut self, heard: &Heard) {
-        self.bytes = self.bytes.saturating_add(heard.bytes);
-        self.marked_bytes = self.marked_bytes.saturating_add(heard.marked_bytes.min(heard.bytes));
-        if heard.acknowledged <= self.ends_at || self.bytes == 0 {
+    pub fn count(&mut self, acks: &AckSummary) {
+        self.bytes = self.bytes.saturating_add(acks.bytes);
+        self.marked_bytes = self.marked_bytes.saturating_add(acks.marked_bytes.min(acks.bytes));
+        if acks.acknowledged <= self.ends_at || self.bytes == 0 {
             return;
         }
         let marked = (u64::from(self.marked_bytes) * u64::from(ONE) / u64::from(self.bytes)) as u32;
         self.alpha = self.alpha - (self.alpha >> GAIN_SHIFT) + (marked >> GAIN_SHIFT);
         *self =
-            MarkedFraction { alpha: self.alpha, ends_at: heard.sent, ..MarkedFraction::default() };
+            MarkedFraction { alpha: self.alpha, ends_at: acks.sent, ..MarkedFraction::default() };
     }
 
     /// `window` in bytes, reduced according to the estimate (RFC 8257, 3.3, equation 9).
@@ -63,14 +63,14 @@ mod tests {
     fn after(windows: u64, marked_bytes: u32) -> MarkedFraction {
         let mut fraction = MarkedFraction::default();
         for window in 1..=windows {
-            let heard = Heard {
+            let acks = AckSummary {
                 bytes: 10_000,
                 marked_bytes,
                 acknowledged: window * 10_000,
                 sent: window * 10_000 + 9_999,
-                ..Heard::default()
+                ..AckSummary::default()
             };
-            fraction.count(&heard);
+            fraction.count(&acks);
         }
         fraction
     }
@@ -103,20 +103,20 @@ mod tests {
     #[test]
     fn the_estimate_changes_once_for_each_window_of_data() {
         let mut fraction = MarkedFraction::default();
-        let heard = |acknowledged| Heard {
+        let acks = |acknowledged| AckSummary {
             bytes: 1_000,
             acknowledged,
             sent: acknowledged + 10_000,
-            ..Heard::default()
+            ..AckSummary::default()
         };
-        fraction.count(&heard(1_000));
+        fraction.count(&acks(1_000));
         let first = fraction.alpha();
         assert_eq!(first, ONE / 16 * 15);
         for at in 2..=11 {
-            fraction.count(&heard(at * 1_000));
+            fraction.count(&acks(at * 1_000));
             assert_eq!(fraction.alpha(), first, "{at}");
         }
-        fraction.count(&heard(12_000));
+        fraction.count(&acks(12_000));
         assert!(fraction.alpha() < first);
     }
 }

@@ -57,7 +57,7 @@ impl Algorithm {
 
 /// A summary of the acknowledgements since the last call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Heard {
+pub struct AckSummary {
     /// Bytes acknowledged.
     pub bytes: u32,
     /// Bytes whose acknowledgements echo a mark.
@@ -146,27 +146,27 @@ impl Congestion {
     }
 
     /// Processes acknowledged bytes. Returns whether the window was reduced; the peer must then be told (RFC 3168, 6.1.2).
-    pub fn on_acknowledged(&mut self, heard: &Heard) -> bool {
-        self.fraction.count(heard);
-        if heard.is_recovering || heard.bytes == 0 {
+    pub fn on_acknowledged(&mut self, acks: &AckSummary) -> bool {
+        self.fraction.count(acks);
+        if acks.is_recovering || acks.bytes == 0 {
             return false;
         }
-        if heard.marked_bytes == 0 {
-            self.reno.on_acknowledged(heard.bytes, heard.was_full);
+        if acks.marked_bytes == 0 {
+            self.reno.on_acknowledged(acks.bytes, acks.was_full);
             return false;
         }
-        // Reduce once per window of data. Acknowledgements that echo a mark never grow the window.
-        let is_news = heard.acknowledged > self.reduced_until;
-        if is_news {
+        // Reduce once per window of data. AckSummary that echo a mark never grow the window.
+        let reduces = acks.acknowledged > self.reduced_until;
+        if reduces {
             let window = self.reno.window();
             self.reno.reduce(match self.algorithm {
                 Algorithm::Reno => window / 2,
                 Algorithm::Dctcp => self.fraction.reduce(window),
             });
-            self.reduced_until = heard.sent;
+            self.reduced_until = acks.sent;
             self.has_met_congestion = true;
         }
-        is_news
+        reduces
     }
 
     /// Reacts to a loss detected without a timeout. `outstanding` bytes are unacknowledged; all bytes before position `sent`
@@ -190,24 +190,24 @@ mod tests {
     use super::*;
 
     /// Acknowledges `bytes` up to position `acknowledged`, with one more window sent.
-    fn heard(acknowledged: u64, bytes: u32, marked_bytes: u32) -> Heard {
+    fn acks(acknowledged: u64, bytes: u32, marked_bytes: u32) -> AckSummary {
         let sent = acknowledged + 10_000;
-        Heard { bytes, marked_bytes, acknowledged, sent, was_full: true, is_recovering: false }
+        AckSummary { bytes, marked_bytes, acknowledged, sent, was_full: true, is_recovering: false }
     }
 
     #[test]
     fn a_mark_halves_renos_window_once_for_each_window_of_data() {
         let mut congestion = Congestion::new(Algorithm::Reno, 1_000);
-        assert!(congestion.on_acknowledged(&heard(1_000, 1_000, 1_000)));
+        assert!(congestion.on_acknowledged(&acks(1_000, 1_000, 1_000)));
         assert_eq!((congestion.window(), congestion.threshold()), (5_000, 5_000));
         // The peer echoes the mark until it learns that the window was reduced.
         for at in 2..=11 {
-            assert!(!congestion.on_acknowledged(&heard(at * 1_000, 1_000, 1_000)), "{at}");
+            assert!(!congestion.on_acknowledged(&acks(at * 1_000, 1_000, 1_000)), "{at}");
         }
         assert_eq!(congestion.window(), 5_000, "the window does not grow meanwhile");
-        assert!(congestion.on_acknowledged(&heard(12_000, 1_000, 1_000)));
+        assert!(congestion.on_acknowledged(&acks(12_000, 1_000, 1_000)));
         assert_eq!(congestion.window(), 2_500);
-        assert!(congestion.on_acknowledged(&heard(23_000, 1_000, 1_000)));
+        assert!(congestion.on_acknowledged(&acks(23_000, 1_000, 1_000)));
         assert_eq!(congestion.window(), 2_000, "at least two segments");
     }
 
@@ -216,12 +216,12 @@ mod tests {
         let mut congestion = Congestion::new(Algorithm::Dctcp, 1_000);
         // Nothing is marked for a long time.
         for at in 1..1_000 {
-            congestion.on_acknowledged(&heard(at * 20_000, 1_000, 0));
+            congestion.on_acknowledged(&acks(at * 20_000, 1_000, 0));
         }
         let window = congestion.window();
         let small = congestion.fraction;
         assert!(small.alpha() < ONE / 1_000);
-        assert!(congestion.on_acknowledged(&heard(20_000_000, 1_000, 1_000)));
+        assert!(congestion.on_acknowledged(&acks(20_000_000, 1_000, 1_000)));
         // The estimate is now one sixteenth, and the window shrinks by half of that.
         let share = f64::from(congestion.window()) / f64::from(window);
         assert!((share - (1.0 - 1.0 / 32.0)).abs() < 0.001, "{share}");
@@ -234,7 +234,7 @@ mod tests {
             let mut congestion = Congestion::new(algorithm, 1_000);
             congestion.on_loss(10_000, 10_000);
             assert_eq!(congestion.window(), 5_000);
-            assert!(!congestion.on_acknowledged(&heard(10_000, 1_000, 1_000)));
+            assert!(!congestion.on_acknowledged(&acks(10_000, 1_000, 1_000)));
             assert_eq!(congestion.window(), 5_000);
         }
     }

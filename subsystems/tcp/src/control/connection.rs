@@ -11,7 +11,7 @@ use super::handshake::{DOUBT_AFTER, TIMESTAMP_BYTES};
 use super::options::KeptOptions;
 use super::rtt::{MAX, RoundTrip};
 use super::{Call, Stack};
-use crate::congestion::{Congestion, Heard};
+use crate::congestion::{AckSummary, Congestion};
 use crate::context::door::Shut;
 use crate::context::{ContextId, Filled, Reason, SocketOptions};
 use crate::datapath::{Command, Datapath, Established, Fin, FlowId, Limits, Statistics, Tuple};
@@ -346,7 +346,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         connection.outstanding = outstanding as u32;
 
         let before_window = connection.congestion.window();
-        let heard = Heard {
+        let acks = AckSummary {
             bytes,
             marked_bytes: statistics.marked_bytes,
             acknowledged: statistics.acknowledged,
@@ -355,7 +355,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             was_full: before + u64::from(bytes) / 2 >= u64::from(before_window) / 2,
             is_recovering: statistics.is_recovering || statistics.fast_retransmits > 0,
         };
-        let mut has_reduced = connection.congestion.on_acknowledged(&heard);
+        let mut has_reduced = connection.congestion.on_acknowledged(&acks);
         if statistics.fast_retransmits > 0 {
             connection.congestion.on_loss(before as u32, statistics.sent);
             has_reduced = true;
@@ -419,7 +419,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             (Timer::TailProbe, now + wait)
         } else if connection.outstanding > 0 {
             (Timer::Retransmit, now + timeout)
-        } else if statistics.is_held {
+        } else if statistics.is_corked {
             (Timer::Held, now + timeout)
         } else if statistics.fin_sent == Fin::Acknowledged && connection.closed_at.is_some() {
             (Timer::FinWait, now + FIN_WAIT)
@@ -472,7 +472,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let command = match timer {
             Timer::None => return,
             Timer::FinWait => return self.end(now, flow),
-            Timer::Overdue => return self.data.command(now, flow, Command::LookForLoss),
+            Timer::Overdue => return self.data.command(now, flow, Command::DetectLoss),
             Timer::TailProbe => {
                 connection.timed.1 = Moment::NEVER;
                 let timeout = connection.round_trip.timeout();
@@ -480,7 +480,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 self.data.command(now, flow, Command::ProbeTail);
                 return self.timer(flow, Timer::Retransmit, Some(at));
             }
-            Timer::Held => return self.data.command(now, flow, Command::Release),
+            Timer::Held => return self.data.command(now, flow, Command::Uncork),
             Timer::KeepAlive => return self.on_keep_alive(now, flow),
             Timer::Idle => {
                 connection.congestion.restart();

@@ -180,14 +180,14 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             self.listeners.push(listener);
         }
         let [newest, newest_handshake] = state.newest;
-        self.handshakes.names_after(newest_handshake);
+        self.handshakes.reserve_generations(newest_handshake);
         for (id, tuple, handshake, deadline) in state.handshakes {
             self.handshakes.restore(tuple, id, handshake)?;
             self.take_share(handshake.process(), Kind::Handshake);
             self.set_timer(self.bounds.flows + id.index, deadline);
         }
         self.newest = newest;
-        self.data.names_after(newest);
+        self.data.reserve_generations(newest);
         for (connection, established, deadline) in state.connections {
             self.resume(now, &connection, &established)?;
             self.take_share(connection.context.process, Kind::Connection);

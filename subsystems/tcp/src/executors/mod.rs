@@ -53,7 +53,7 @@ pub trait Executor<F> {
     ) -> Result<FlowId, NoRoom>;
 
     /// Gives later generations than this to new flows.
-    fn names_after(&mut self, generation: u32);
+    fn reserve_generations(&mut self, generation: u32);
 
     /// Removes a flow and returns its state. Nothing may be in flight.
     fn remove(&mut self, id: FlowId) -> Option<Established>;
@@ -100,8 +100,8 @@ impl<F, E: Executor<F> + ?Sized> Executor<F> for Box<E> {
         (**self).install(now, name, established)
     }
 
-    fn names_after(&mut self, generation: u32) {
-        (**self).names_after(generation);
+    fn reserve_generations(&mut self, generation: u32) {
+        (**self).reserve_generations(generation);
     }
 
     fn remove(&mut self, id: FlowId) -> Option<Established> {

@@ -266,8 +266,8 @@ impl<F, R: Recovery> Executor<F> for Threads<F, R> {
         Ok(id)
     }
 
-    fn names_after(&mut self, generation: u32) {
-        self.shared.pre.write().expect(PANICKED).names_after(generation);
+    fn reserve_generations(&mut self, generation: u32) {
+        self.shared.pre.write().expect(PANICKED).reserve_generations(generation);
     }
 
     fn remove(&mut self, id: FlowId) -> Option<Established> {

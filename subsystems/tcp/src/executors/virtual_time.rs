@@ -268,8 +268,8 @@ impl<F: AsRef<[u8]>, R: Recovery> Executor<F> for VirtualTime<F, R> {
         self.flows.install(now, name, established)
     }
 
-    fn names_after(&mut self, generation: u32) {
-        self.flows.names_after(generation);
+    fn reserve_generations(&mut self, generation: u32) {
+        self.flows.reserve_generations(generation);
     }
 
     fn remove(&mut self, id: FlowId) -> Option<Established> {

@@ -20,7 +20,7 @@ use wave_core::clock::Nanos;
 use super::intervals::{Interval, Intervals};
 use super::reduction::Reduction;
 use super::scoreboard::Scoreboard;
-use super::state::{Mark, Protocol};
+use super::state::{Protocol, RxtMark};
 
 /// Number of groups of peers that share the pool.
 pub const PEERS: usize = 256;
@@ -40,7 +40,7 @@ pub struct Disorder {
     pub duplicate: Interval,
 }
 
-/// A sender's losses. Positions are in order: acknowledged, `resend`, `swept`, `lost`, highest.
+/// A sender's losses. Positions are in order: acknowledged, `high_rxt`, `rxt_once`, `lost`, highest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Loss {
     /// Bytes that the peer has selectively acknowledged.
@@ -50,19 +50,19 @@ pub struct Loss {
     /// Position: all bytes before it that the peer does not have are lost.
     pub lost: u64,
     /// Position: all lost bytes before it were retransmitted (RFC 6675: HighRxt), as often as they were lost.
-    pub resend: u64,
+    pub high_rxt: u64,
     /// Position: all lost bytes before it were retransmitted at least once.
-    pub swept: u64,
-    /// Position: retransmissions from `resend` up to it were lost.
-    pub again: u64,
+    pub rxt_once: u64,
+    /// Position: retransmissions from `high_rxt` up to it were lost.
+    pub lost_rxt: u64,
     /// Retransmissions that count as lost if later data overtakes them.
-    pub mark: Option<Mark>,
+    pub mark: Option<RxtMark>,
     /// Limits sending after the loss.
     pub reduction: Reduction,
-    /// Position: all bytes before it that the peer does not have are overtaken, since `suspected_at`.
-    pub suspect: u64,
-    /// See `suspect`.
-    pub suspected_at: Nanos,
+    /// Position: all bytes before it that the peer does not have are overtaken, since `overtaken_at`.
+    pub overtaken: u64,
+    /// See `overtaken`.
+    pub overtaken_at: Nanos,
 }
 
 impl Loss {
@@ -71,13 +71,13 @@ impl Loss {
         board: Scoreboard::EMPTY,
         is_recovering: false,
         lost: 0,
-        resend: 0,
-        swept: 0,
-        again: 0,
+        high_rxt: 0,
+        rxt_once: 0,
+        lost_rxt: 0,
         mark: None,
         reduction: Reduction::NONE,
-        suspect: 0,
-        suspected_at: Nanos(0),
+        overtaken: 0,
+        overtaken_at: Nanos(0),
     };
 
     /// A new state of a connection with all bytes before `acknowledged` acknowledged.
@@ -90,7 +90,8 @@ impl Loss {
     /// Begins recovery after a loss was detected.
     pub fn begin(&mut self, acknowledged: u64) {
         self.is_recovering = true;
-        (self.resend, self.swept, self.again, self.mark) = (acknowledged, acknowledged, 0, None);
+        (self.high_rxt, self.rxt_once, self.lost_rxt, self.mark) =
+            (acknowledged, acknowledged, 0, None);
     }
 
     /// Ends recovery.

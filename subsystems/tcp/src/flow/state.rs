@@ -117,7 +117,7 @@ pub struct Protocol {
     pub probe_end: u64,
     /// Set while the control plane has not processed a loss or a mark yet. Until then, only this many more segments may be
     /// sent, whatever the window, which is about to shrink.
-    pub until_heard: Option<u8>,
+    pub until_resumed: Option<u8>,
     /// Small segments are sent without waiting for acknowledgements (TCP_NODELAY).
     pub is_eager: bool,
     /// How bytes that do not fill a segment are sent, by the host's last request.
@@ -146,7 +146,7 @@ pub struct Protocol {
     /// Bytes of the ring that have memory, from its beginning.
     pub filled: u32,
     /// Right edge of the advertised window.
-    pub promised: u64,
+    pub advertised: u64,
     /// Position of the peer's FIN, if known.
     pub fin: Option<u64>,
     /// Window scale of the windows that this end advertises.
@@ -160,9 +160,9 @@ pub struct Protocol {
     /// When `recent` was set.
     pub recent_at: Nanos,
     /// Our last acknowledgement number.
-    pub told: Seq,
+    pub last_ack_sent: Seq,
     /// Bytes received since our last acknowledgement.
-    pub untold_bytes: u32,
+    pub since_ack_bytes: u32,
     /// Latest time for the next delayed acknowledgement.
     pub acknowledge_at: Moment,
     /// Whether an acknowledgement must be sent now.
@@ -189,16 +189,16 @@ pub struct Protocol {
     /// Bytes of the send ring that have memory, from its beginning.
     pub send_filled: u32,
     /// Positions in the host's last notification: up to which bytes had arrived, and were acknowledged.
-    pub host_told: (u64, u64),
+    pub notified: (u64, u64),
     /// The host was notified of the end of the peer's stream.
-    pub host_told_end: bool,
+    pub notified_end: bool,
     /// The host sent an impossible request, and the connection is reset.
     pub is_at_fault: bool,
 }
 
 /// Retransmissions, and the data sent before them: a peer that has later data should also have the retransmissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct RxtMark {
     /// Position: all lost bytes before it had been retransmitted.
     pub end: u64,
     /// Position: all bytes before it had been sent.
@@ -215,7 +215,7 @@ pub enum TailProbe {
     /// The probe was sent.
     Sent {
         /// The probe carried bytes that had been sent before.
-        is_again: bool,
+        is_retransmission: bool,
     },
 }
 
@@ -267,8 +267,8 @@ impl Protocol {
     /// Whether there is data to send, if the windows allow it.
     pub fn has_more(&self) -> bool {
         self.next < self.end() || self.probe == Some(TailProbe::Wanted) || {
-            let Loss { is_recovering, resend, swept, again, lost, .. } = *self.loss();
-            is_recovering && (swept < lost || resend < again)
+            let Loss { is_recovering, high_rxt, rxt_once, lost_rxt, lost, .. } = *self.loss();
+            is_recovering && (rxt_once < lost || high_rxt < lost_rxt)
         }
     }
 
@@ -283,7 +283,7 @@ impl Protocol {
     }
 
     /// Notes bytes that arrived twice. The next acknowledgement reports them, if the flow has a [`Disorder`] to remember them.
-    pub fn arrived_twice(&mut self, bytes: Interval) {
+    pub fn note_duplicate(&mut self, bytes: Interval) {
         if let Some(disorder) = &mut self.disorder {
             disorder.duplicate = bytes;
         }
@@ -380,7 +380,7 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         reordering: 0,
         probe: None,
         probe_end: 0,
-        until_heard: None,
+        until_resumed: None,
         is_eager,
         // The host's next request sets it again.
         tail: Tail::Whole,
@@ -395,15 +395,15 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         read: receiving.read,
         ring_bytes: receiving.ring.bytes,
         filled: receiving.filled,
-        promised: receiving.edge,
+        advertised: receiving.edge,
         fin: receiving.fin,
         receive_scale: receiving.scale,
         has_timestamps: timestamps.is_some(),
         recent: timestamps.map_or(0, |stamps| stamps.recent),
         timestamp_offset: timestamps.map_or(0, |stamps| stamps.offset),
         recent_at: now,
-        told: expected,
-        untold_bytes: 0,
+        last_ack_sent: expected,
+        since_ack_bytes: 0,
         acknowledge_at: Moment::NEVER,
         acknowledge_now: false,
         // A connection from another engine is past its start.
@@ -417,8 +417,8 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         socket,
         send_ring_bytes: sending.ring.bytes,
         send_filled: sending.filled,
-        host_told: (receiving.received, sending.acknowledged),
-        host_told_end: false,
+        notified: (receiving.received, sending.acknowledged),
+        notified_end: false,
         is_at_fault: false,
     };
     let post = Post {
@@ -457,7 +457,7 @@ pub fn join(tuple: Tuple, pre: &Pre, protocol: &Protocol, post: &Post) -> Establ
             base: protocol.receive_base,
             received: protocol.received,
             read: protocol.read,
-            edge: protocol.promised,
+            edge: protocol.advertised,
             intervals: protocol.intervals().to_pairs(),
             fin: protocol.fin,
             scale: protocol.receive_scale,

@@ -112,8 +112,8 @@ impl Flows {
     }
 
     /// Gives later generations than this to new flows.
-    pub fn names_after(&mut self, generation: u32) {
-        self.pre.names_after(generation);
+    pub fn reserve_generations(&mut self, generation: u32) {
+        self.pre.reserve_generations(generation);
     }
 
     /// Installs a flow, under its earlier name if there is one.

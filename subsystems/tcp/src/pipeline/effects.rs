@@ -25,16 +25,16 @@ pub fn post<F>(
     if trace.is_on() {
         decided.trace_effects(trace);
     }
-    let Decided { flow: id, said, write, notify, process, outcome, .. } = decided;
+    let Decided { flow: id, segments, write, notify, process, outcome, .. } = decided;
     let Some((tuple, pre, post)) = flow else { return outcome };
-    for (said, data) in said.into_iter().flatten() {
-        let payload = match said.bytes {
+    for (header, data) in segments.into_iter().flatten() {
+        let payload = match header.bytes {
             0 => Payload::None,
             bytes => Payload::Ring { process, ring: post.send, position: data.position, bytes },
         };
         out(Effect::Send(Segment {
             ticket: data.is_awaited.then_some(Ticket(SEND | u64::from(id.index))),
-            head: post::head(mac, tuple, pre, &said),
+            head: post::head(mac, tuple, pre, &header),
             payload,
             checksum: Some(partial_checksum(&tuple.local)),
             segment_bytes: data.segment_bytes,

@@ -3,7 +3,7 @@
 use super::{Decided, Entry, Outcome};
 use crate::datapath::FlowId;
 use crate::packet::Flags;
-use crate::stages::say::Said;
+use crate::stages::compose::SegmentHeader;
 use crate::trace::{Point, Trace};
 
 impl<F> Entry<F> {
@@ -23,13 +23,15 @@ impl<F> Entry<F> {
             }
             Entry::Copied(flow, copied) => (Point::Copied, Some(*flow), [copied.landed, 0]),
             Entry::Transmit(flow) => (Point::TransmitTurn, Some(*flow), bare),
-            Entry::Speak(flow, asked) => (Point::SpeakTurn, Some(*flow), [(*asked).into(), 0]),
+            Entry::Announce(flow, asked) => {
+                (Point::AnnounceTurn, Some(*flow), [(*asked).into(), 0])
+            }
             Entry::Timer(flow) => (Point::Timer, Some(*flow), bare),
             Entry::Retransmit(flow) => (Point::Retransmit, Some(*flow), bare),
-            Entry::LookForLoss(flow) => (Point::LookForLoss, Some(*flow), bare),
+            Entry::DetectLoss(flow) => (Point::DetectLoss, Some(*flow), bare),
             Entry::ProbeTail(flow) => (Point::ProbeTail, Some(*flow), bare),
-            Entry::Release(flow) => (Point::Release, Some(*flow), bare),
-            Entry::Heard(flow) => (Point::Heard, Some(*flow), bare),
+            Entry::Uncork(flow) => (Point::Uncork, Some(*flow), bare),
+            Entry::Resume(flow) => (Point::Resume, Some(*flow), bare),
             Entry::SetMss(flow, mss) => (Point::SetMss, Some(*flow), [(*mss).into(), 0]),
             Entry::Pace(flow, limits) => {
                 let rate = limits.bytes_per_second.unwrap_or(0);
@@ -45,7 +47,7 @@ impl<F> Decided<F> {
     #[cold]
     pub(super) fn trace(&self, trace: &Trace) {
         let put = |point, values| trace.put(self.now, point, Some(self.flow), values);
-        let Outcome { tally, copying, look_at, transmitted, .. } = &self.outcome;
+        let Outcome { tally, copying, check_at, transmitted, .. } = &self.outcome;
         let counted = [
             (tally.timeouts, Point::Timeout),
             (tally.in_frozen, Point::InFrozen),
@@ -81,13 +83,13 @@ impl<F> Decided<F> {
             let point = if is_in_order { Point::InOrder } else { Point::OutOfOrder };
             put(point, [*position, bytes.len() as u64]);
         }
-        if *transmitted == Some(0) && self.said.iter().all(Option::is_none) {
+        if *transmitted == Some(0) && self.segments.iter().all(Option::is_none) {
             put(Point::HeldBack, [0; 2]);
         }
-        for (said, _) in self.said.iter().flatten() {
-            self.trace_said(said, &put);
+        for (header, _) in self.segments.iter().flatten() {
+            self.trace_segment(header, &put);
         }
-        if let Some(at) = look_at {
+        if let Some(at) = check_at {
             put(Point::Delayed, [at.0, 0]);
         }
     }
@@ -96,8 +98,8 @@ impl<F> Decided<F> {
     #[cold]
     pub(super) fn trace_effects(&self, trace: &Trace) {
         let put = |point, values| trace.put(self.now, point, Some(self.flow), values);
-        for (said, data) in self.said.iter().flatten() {
-            put(Point::Sent, [said.bytes.into(), data.segment_bytes.into()]);
+        for (header, data) in self.segments.iter().flatten() {
+            put(Point::Sent, [header.bytes.into(), data.segment_bytes.into()]);
         }
         if let Some((_, position, bytes)) = &self.write {
             put(Point::CopyBegins, [*position, bytes.len() as u64]);
@@ -107,20 +109,20 @@ impl<F> Decided<F> {
         }
     }
 
-    fn trace_said(&self, said: &Said, put: &dyn Fn(Point, [u64; 2])) {
-        let (seq, ack) = (u64::from(said.seq.0), u64::from(said.ack.0));
+    fn trace_segment(&self, header: &SegmentHeader, put: &dyn Fn(Point, [u64; 2])) {
+        let (seq, ack) = (u64::from(header.seq.0), u64::from(header.ack.0));
         let tally = &self.outcome.tally;
-        if said.flags.contains(Flags::RST) {
+        if header.flags.contains(Flags::RST) {
             return put(Point::ResetSaid, [seq, 0]);
         }
-        let bytes = u64::from(said.bytes);
-        match said.bytes {
-            _ if tally.probes > 0 && said.bytes <= 1 => put(Point::Probe, [seq, 0]),
-            0 => put(Point::AcknowledgementSaid, [ack, said.window.into()]),
+        let bytes = u64::from(header.bytes);
+        match header.bytes {
+            _ if tally.probes > 0 && header.bytes <= 1 => put(Point::Probe, [seq, 0]),
+            0 => put(Point::AcknowledgementSaid, [ack, header.window.into()]),
             _ if tally.retransmitted > 0 => put(Point::DataSentAgain, [seq, bytes]),
             _ => put(Point::DataSent, [seq, bytes]),
         }
-        if said.flags.contains(Flags::ECE) {
+        if header.flags.contains(Flags::ECE) {
             put(Point::MarkSaid, [ack, 0]);
         }
     }

@@ -3,7 +3,7 @@
 use wave_core::clock::Nanos;
 
 use super::receive::Dropped;
-use super::recover::{Heard, Recovery, forget};
+use super::recover::{Ack, Recovery, reset_recovery};
 use crate::context::Tail;
 use crate::flow::state::Protocol;
 use crate::planted::{Planted, is_planted};
@@ -54,7 +54,7 @@ pub fn acknowledge<R: Recovery>(
     }
     let window = u32::from(summary.window) << flow.send_scale;
     let edge = flow.acknowledged + ahead as u64 + u64::from(window);
-    let is_repeated = ahead == 0
+    let is_duplicate = ahead == 0
         && flow.outstanding() > 0
         && (summary.bytes == 0 || is_planted(Planted::DataCountedAsDuplicate))
         && !summary.fin
@@ -93,10 +93,10 @@ pub fn acknowledge<R: Recovery>(
     if outcome.echoes_mark && outcome.bytes > 0 {
         // Send nothing until congestion control has reacted: the window is about to shrink, and the next new data must carry
         // CWR.
-        flow.until_heard = flow.until_heard.or(Some(0));
+        flow.until_resumed = flow.until_resumed.or(Some(0));
     }
-    let heard = Heard { summary, newly: ahead as u64, is_repeated };
-    outcome.is_fast_retransmit = R::on_acknowledgement(flow, &heard, now);
+    let ack = Ack { summary, newly_acked: ahead as u64, is_duplicate };
+    outcome.is_fast_retransmit = R::on_acknowledgement(flow, &ack, now);
     if was_closed && flow.edge > flow.acknowledged {
         // Most likely, the peer did not accept the byte of the window probe.
         flow.next = flow.acknowledged;
@@ -106,12 +106,12 @@ pub fn acknowledge<R: Recovery>(
 
 /// Goes back to the first unacknowledged byte (thesis 4.3.1.1, Reset). Until everything sent so far is acknowledged, duplicate
 /// acknowledgements may answer retransmissions, and are ignored (RFC 6582).
-pub fn rewind(flow: &mut Protocol) {
+pub fn go_back_n(flow: &mut Protocol) {
     flow.next = flow.acknowledged;
     flow.recover = flow.highest;
     flow.duplicates = 0;
-    flow.until_heard = None;
-    forget(flow);
+    flow.until_resumed = None;
+    reset_recovery(flow);
 }
 
 #[cfg(test)]

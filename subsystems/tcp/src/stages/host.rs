@@ -54,7 +54,7 @@ pub fn moved(flow: &mut Protocol, moved: &Moved) -> HostMoved {
 /// Whether the window has grown enough to advertise it: by two segments or half of the ring, whichever is less (RFC 9293,
 /// 3.8.6.2.2).
 fn window_grows(flow: &Protocol) -> bool {
-    let growth = flow.receive_limit().saturating_sub(flow.promised);
+    let growth = flow.receive_limit().saturating_sub(flow.advertised);
     let enough = (2 * u64::from(flow.mss)).min(usable(flow) / 2);
     growth >= enough && is_tight(flow)
 }
@@ -67,7 +67,7 @@ fn usable(flow: &Protocol) -> u64 {
 
 /// Whether the peer could soon stall: its window is less than half of the ring.
 fn is_tight(flow: &Protocol) -> bool {
-    flow.promised.saturating_sub(flow.received) < u64::from(flow.ring_bytes) / 2
+    flow.advertised.saturating_sub(flow.received) < u64::from(flow.ring_bytes) / 2
 }
 
 /// The window to advertise, as the field of a segment. Remembers its right edge.
@@ -78,8 +78,8 @@ pub fn window(flow: &mut Protocol) -> u16 {
     // Less by one unit, so that rounding up stays within the ring.
     let room = limit.saturating_sub(unit - 1);
     let enough = u64::from(flow.mss).min(usable(flow) / 2);
-    let grows = room >= flow.promised.saturating_add(enough);
-    let wanted = if grows { room } else { flow.promised };
+    let grows = room >= flow.advertised.saturating_add(enough);
+    let wanted = if grows { room } else { flow.advertised };
     let mut open = wanted.saturating_sub(landed);
     if is_planted(Planted::WindowShrunk) {
         open = open.saturating_sub(flow.intervals().bytes());
@@ -88,7 +88,7 @@ pub fn window(flow: &mut Protocol) -> u16 {
     // Never beyond the ring, even if that takes back less than a unit (RFC 7323, 2.4).
     let units = if landed + rounded_up * unit <= limit { rounded_up } else { open / unit };
     let field = units.min(u64::from(u16::MAX));
-    flow.promised = flow.promised.max(landed + field * unit);
+    flow.advertised = flow.advertised.max(landed + field * unit);
     field as u16
 }
 
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn ring_bytes_without_memory_are_neither_advertised_nor_accepted() {
         let mut flow = flow();
-        (flow.filled, flow.send_filled, flow.promised) = (8_192, 4_096, 8_192);
+        (flow.filled, flow.send_filled, flow.advertised) = (8_192, 4_096, 8_192);
         assert!(moved(&mut flow, &at(4_097, 0, false)).is_wrong);
         (flow.received, flow.landed) = (8_192, 8_192);
         let read = at(4_096, 8_192, false);
@@ -167,7 +167,7 @@ mod tests {
             let mut flow = flow();
             (flow.mss, flow.receive_scale, flow.ring_bytes) = (mss, scale, 1 << 20);
             let mut filled = 4_096;
-            (flow.filled, flow.promised) = (filled, filled.into());
+            (flow.filled, flow.advertised) = (filled, filled.into());
             while filled < 1 << 20 {
                 (flow.received, flow.landed) = (filled.into(), filled.into());
                 filled *= 2;
@@ -175,7 +175,7 @@ mod tests {
                 let request = Moved { filled: all, ..at(0, flow.landed, false) };
                 assert!(moved(&mut flow, &request).opens_window, "{filled} bytes, MSS {mss}");
                 assert!(window(&mut flow) > 0, "{filled} bytes, MSS {mss}");
-                flow.promised = flow.receive_limit();
+                flow.advertised = flow.receive_limit();
             }
         }
     }
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(window(&mut flow), 0, "no silly window is advertised");
         flow.read += 1;
         assert_eq!(window(&mut flow), flow.mss);
-        assert_eq!(flow.promised, (1 << 16) + u64::from(flow.mss));
+        assert_eq!(flow.advertised, (1 << 16) + u64::from(flow.mss));
     }
 
     #[test]
@@ -199,7 +199,7 @@ mod tests {
         flow.receive_scale = 7;
         for landed in 0..3_000 {
             (flow.received, flow.landed) = (landed, landed);
-            let before = flow.promised;
+            let before = flow.advertised;
             let field = u64::from(window(&mut flow));
             let edge = landed + (field << 7);
             assert!(edge + 128 > before, "{edge} after {before}");

@@ -2,7 +2,7 @@
 
 use wave_core::clock::Nanos;
 
-use super::say::{Said, say};
+use super::compose::{SegmentHeader, compose_header};
 use crate::datapath::{Echo, EcnState};
 use crate::flow::state::Protocol;
 use crate::packet::Flags;
@@ -21,7 +21,7 @@ pub struct Marks {
 /// earlier bytes if they had a different mark and are not acknowledged (RFC 8257, 3.2).
 ///
 /// Only accepted data counts: marks of data outside the window may be a stranger's (RFC 3168, 6.1.5).
-pub fn take_marks(flow: &mut Protocol, marks: Marks, now: Nanos) -> Option<Said> {
+pub fn process_marks(flow: &mut Protocol, marks: Marks, now: Nanos) -> Option<SegmentHeader> {
     let EcnState { echo, is_echoing, .. } = flow.ecn?;
     let echoes = match echo {
         Echo::UntilReduced => marks.is_marked || (is_echoing && !marks.has_reduced),
@@ -32,9 +32,9 @@ pub fn take_marks(flow: &mut Protocol, marks: Marks, now: Nanos) -> Option<Said>
     }
     let mut earlier = None;
     if echo == Echo::Exact {
-        if flow.told != flow.expected() {
+        if flow.last_ack_sent != flow.expected() {
             let seq = seq_of(flow.send_base, flow.highest);
-            earlier = Some(say(flow, seq, Flags::ACK, 0, now));
+            earlier = Some(compose_header(flow, seq, Flags::ACK, 0, now));
         }
         flow.acknowledge_now = true;
     }
@@ -68,15 +68,22 @@ mod tests {
     }
 
     /// Receives `bytes`: first their marks are processed, then they are acknowledgeable.
-    fn lands(flow: &mut Protocol, bytes: u64, is_marked: bool, has_reduced: bool) -> Option<Said> {
-        let said = take_marks(flow, Marks { is_marked, has_reduced }, NOW);
+    fn lands(
+        flow: &mut Protocol,
+        bytes: u64,
+        is_marked: bool,
+        has_reduced: bool,
+    ) -> Option<SegmentHeader> {
+        let header = process_marks(flow, Marks { is_marked, has_reduced }, NOW);
         flow.received += bytes;
         flow.landed += bytes;
-        said
+        header
     }
 
     fn echoes(flow: &mut Protocol) -> bool {
-        say(flow, seq_of(flow.send_base, 0), Flags::ACK, 0, NOW).flags.contains(Flags::ECE)
+        compose_header(flow, seq_of(flow.send_base, 0), Flags::ACK, 0, NOW)
+            .flags
+            .contains(Flags::ECE)
     }
 
     /// RFC 8257, 3.2, Figure 1: both transitions of the state machine.

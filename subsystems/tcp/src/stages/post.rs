@@ -1,9 +1,9 @@
 //! The post-processing stage: headers of segments to send, and counts, which commute (thesis 4.3.1.3: Ack, Stamp, Stats).
 
 use super::acknowledge::Acknowledged;
+use super::compose::SegmentHeader;
 use super::recover::Recovery;
-use super::say::Said;
-use super::transmit::{is_blocked, is_held};
+use super::transmit::{is_blocked, is_corked};
 use crate::datapath::{FlowId, Head, Statistics, Tuple};
 use crate::flow::state::{Post, Pre, Protocol};
 use crate::packet::tcp::HEADERS_BYTES_MAX;
@@ -26,22 +26,22 @@ pub fn count(post: &mut Post, acknowledged: &Acknowledged) {
 }
 
 /// Builds the headers of a segment that the protocol stage has decided.
-pub fn head(mac: MacAddress, tuple: &Tuple, pre: &Pre, said: &Said) -> Head {
-    let header = TcpHeader {
+pub fn head(mac: MacAddress, tuple: &Tuple, pre: &Pre, header: &SegmentHeader) -> Head {
+    let tcp = TcpHeader {
         source_mac: mac,
         destination_mac: pre.peer_mac,
         source: tuple.local,
         destination: tuple.remote,
-        ecn: said.ecn,
+        ecn: header.ecn,
         ttl: pre.hop_limit,
-        seq: said.seq,
-        ack: said.flags.contains(Flags::ACK).then_some(said.ack),
-        flags: said.flags,
-        window: said.window,
-        options: said.options,
+        seq: header.seq,
+        ack: header.flags.contains(Flags::ACK).then_some(header.ack),
+        flags: header.flags,
+        window: header.window,
+        options: header.options,
     };
     let mut head = Head::zeroed(HEADERS_BYTES_MAX);
-    let len = build_tcp(head.bytes_mut(), &header, said.bytes);
+    let len = build_tcp(head.bytes_mut(), &tcp, header.bytes);
     head.truncate(len);
     if pre.diffserv != 0 {
         set_diffserv(head.bytes_mut(), pre.diffserv);
@@ -58,7 +58,7 @@ pub fn statistics<R: Recovery>(flow: FlowId, protocol: &Protocol, post: &mut Pos
         written: protocol.written,
         received: protocol.received,
         is_blocked: is_blocked(protocol),
-        is_held: is_held(protocol),
+        is_corked: is_corked(protocol),
         fin_sent: protocol.sent_fin(),
         fin_received: protocol.has_landed_fin(),
         acknowledged_bytes: post.acknowledged_bytes,
@@ -90,12 +90,12 @@ mod tests {
     use crate::flow::tests::established;
     use crate::packet::{Parsed, parse};
     use crate::seq::Seq;
-    use crate::stages::say::say;
+    use crate::stages::compose::compose_header;
 
     /// The SACK blocks of a segment with `bytes` of payload, as positions.
-    fn told(flow: &mut Protocol, pre: &Pre, bytes: u32) -> Vec<(u64, u64)> {
-        let said = say(flow, Seq(0), Flags::ACK, bytes, Nanos(0));
-        let head = head([2; 6], &established().tuple, pre, &said);
+    fn sent_blocks(flow: &mut Protocol, pre: &Pre, bytes: u32) -> Vec<(u64, u64)> {
+        let header = compose_header(flow, Seq(0), Flags::ACK, bytes, Nanos(0));
+        let head = head([2; 6], &established().tuple, pre, &header);
         let mut frame = head.bytes().to_vec();
         frame.resize(frame.len() + bytes as usize, 0);
         let Ok(Parsed::Tcp { segment, .. }) = parse(&frame, true) else { panic!("{frame:?}") };
@@ -118,14 +118,14 @@ mod tests {
     #[test]
     fn sack_blocks_are_sent_newest_first_as_far_as_there_is_room() {
         let (pre, mut bare) = flow(true, false);
-        assert_eq!(told(&mut bare, &pre, 0), [(70, 79), (50, 59), (30, 39), (10, 19)]);
+        assert_eq!(sent_blocks(&mut bare, &pre, 0), [(70, 79), (50, 59), (30, 39), (10, 19)]);
         let (pre, mut stamped) = flow(true, true);
-        assert_eq!(told(&mut stamped, &pre, 0), [(70, 79), (50, 59), (30, 39)]);
-        stamped.arrived_twice(Interval { start: 0, end: 5 });
-        assert_eq!(told(&mut stamped, &pre, 0), [(0, 5), (70, 79), (50, 59)]);
-        assert_eq!(told(&mut stamped, &pre, 0), [(70, 79), (50, 59), (30, 39)], "once");
+        assert_eq!(sent_blocks(&mut stamped, &pre, 0), [(70, 79), (50, 59), (30, 39)]);
+        stamped.note_duplicate(Interval { start: 0, end: 5 });
+        assert_eq!(sent_blocks(&mut stamped, &pre, 0), [(0, 5), (70, 79), (50, 59)]);
+        assert_eq!(sent_blocks(&mut stamped, &pre, 0), [(70, 79), (50, 59), (30, 39)], "once");
         let (pre, mut without) = flow(false, false);
-        assert_eq!(told(&mut without, &pre, 0), []);
+        assert_eq!(sent_blocks(&mut without, &pre, 0), []);
     }
 
     /// With blocks, a full segment would exceed the MTU.
@@ -133,9 +133,9 @@ mod tests {
     fn a_segment_with_payload_leaves_sack_blocks_to_a_bare_acknowledgement() {
         let (pre, mut flow) = flow(true, true);
         flow.acknowledge_now = true;
-        assert_eq!(told(&mut flow, &pre, 1_000), []);
+        assert_eq!(sent_blocks(&mut flow, &pre, 1_000), []);
         assert!(flow.acknowledge_now);
-        assert_eq!(told(&mut flow, &pre, 0).len(), 3);
+        assert_eq!(sent_blocks(&mut flow, &pre, 0).len(), 3);
         assert!(!flow.acknowledge_now);
     }
 }

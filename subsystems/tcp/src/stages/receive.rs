@@ -42,7 +42,7 @@ pub struct Received {
     /// The effect of its acknowledgement.
     pub acknowledged: Acknowledged,
     /// When to acknowledge it, counted from the end of the copy; `None` is not at all.
-    pub acknowledge: Option<When>,
+    pub acknowledge: Option<AckTiming>,
     /// Bytes or the FIN arrived in order: the host must be notified once the copy is done.
     pub has_news: bool,
     /// Why the segment was dropped; `None` if it was not.
@@ -51,9 +51,9 @@ pub struct Received {
 
 /// When an acknowledgement is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum When {
+pub enum AckTiming {
     /// With data, or after [`ACKNOWLEDGE_AFTER`], or when the data would have to wait for the peer.
-    Later,
+    Delayed,
     /// At once.
     Now,
 }
@@ -76,13 +76,13 @@ pub enum Dropped {
 }
 
 /// Whether a segment is out of order, or reports out-of-order bytes.
-pub fn wants_disorder<R: Recovery>(flow: &Protocol, summary: &Summary) -> bool {
+pub fn needs_disorder<R: Recovery>(flow: &Protocol, summary: &Summary) -> bool {
     let is_early_or_late = || {
         let expected = flow.received + u64::from(flow.has_fin());
         summary.seq != seq_of(flow.receive_base, expected)
     };
     let has_length = summary.bytes > 0 || summary.fin;
-    has_length && is_early_or_late() || R::wants_disorder(flow, summary)
+    has_length && is_early_or_late() || R::needs_disorder(flow, summary)
 }
 
 /// Processes a segment and updates the connection's state.
@@ -113,7 +113,7 @@ fn examine<R: Recovery>(flow: &mut Protocol, summary: &Summary, now: Nanos) -> R
     if let Some(dropped) = check_timestamp(flow, summary, now) {
         outcome.dropped = Some(dropped);
         if dropped == Dropped::OldTimestamp {
-            outcome.acknowledge = Some(When::Now);
+            outcome.acknowledge = Some(AckTiming::Now);
         }
         return outcome;
     }
@@ -124,12 +124,12 @@ fn examine<R: Recovery>(flow: &mut Protocol, summary: &Summary, now: Nanos) -> R
     // are processed, so that two sides whose windows are both closed make progress.
     let start = i64::from(summary.seq.since(at_expected));
     let end = start + length as i64;
-    let window = flow.promised.saturating_sub(expected) as i64;
+    let window = flow.advertised.saturating_sub(expected) as i64;
     let is_old = if length == 0 { start < 0 } else { end <= 0 };
     let is_beyond = start > window || (start == window && length > 0 && window > 0);
     if is_old || is_beyond {
         outcome.dropped = Some(if is_old { Dropped::Duplicate } else { Dropped::OutsideWindow });
-        outcome.acknowledge = Some(When::Now);
+        outcome.acknowledge = Some(AckTiming::Now);
         // No honest segment is this late, and a forger needs to know only the ends to send one.
         let is_ancient = start < -i64::from(flow.ring_bytes);
         if is_beyond || is_ancient {
@@ -140,7 +140,7 @@ fn examine<R: Recovery>(flow: &mut Protocol, summary: &Summary, now: Nanos) -> R
         Ok(acknowledged) => outcome.acknowledged = acknowledged,
         Err(dropped) => {
             outcome.dropped = Some(dropped);
-            outcome.acknowledge = Some(When::Now);
+            outcome.acknowledge = Some(AckTiming::Now);
             return outcome;
         }
     }
@@ -149,7 +149,7 @@ fn examine<R: Recovery>(flow: &mut Protocol, summary: &Summary, now: Nanos) -> R
         let seen = expected.checked_add_signed(start);
         if let Some(position) = seen.filter(|_| summary.bytes > 0) {
             let end = position + u64::from(summary.bytes);
-            flow.arrived_twice(Interval { start: position, end });
+            flow.note_duplicate(Interval { start: position, end });
         }
         return outcome;
     }
@@ -176,7 +176,7 @@ fn update_timestamp(flow: &mut Protocol, summary: &Summary, now: Nanos) {
     // Any timestamp replaces a stale one (RFC 7323, 5.5).
     let is_stale = now.since(flow.recent_at) >= STALE;
     let is_newer = value.wrapping_sub(flow.recent) as i32 >= 0;
-    if summary.seq.since(flow.told) <= 0 && (is_newer || is_stale) {
+    if summary.seq.since(flow.last_ack_sent) <= 0 && (is_newer || is_stale) {
         flow.recent = value;
         flow.recent_at = now;
     }
@@ -192,12 +192,12 @@ fn place<R: Recovery>(
 ) {
     if flow.has_fin() {
         outcome.dropped = Some(Dropped::Duplicate);
-        outcome.acknowledge = Some(When::Now);
+        outcome.acknowledge = Some(AckTiming::Now);
         return;
     }
     // Limited by the room in the host's ring, and by the stream's end. Because of its scale, the window may be a few bytes
     // larger than the ring.
-    let limit = flow.promised.min(flow.receive_limit());
+    let limit = flow.advertised.min(flow.receive_limit());
     let limit = flow.fin.map_or(limit, |fin| limit.min(fin));
     let skip = start.min(0).unsigned_abs() as u32;
     let from = expected.saturating_add_signed(start.max(0));
@@ -219,17 +219,17 @@ fn place<R: Recovery>(
             None => received,
         };
         outcome.has_news = bytes > 0 || flow.has_fin();
-        flow.untold_bytes = flow.untold_bytes.saturating_add(bytes);
+        flow.since_ack_bytes = flow.since_ack_bytes.saturating_add(bytes);
         let is_cut = to < behind;
-        let at_once = is_quick(flow, summary, now) || had_gap || is_cut || flow.has_fin();
-        outcome.acknowledge = Some(if at_once { When::Now } else { When::Later });
+        let at_once = acks_at_once(flow, summary, now) || had_gap || is_cut || flow.has_fin();
+        outcome.acknowledge = Some(if at_once { AckTiming::Now } else { AckTiming::Delayed });
         return;
     }
     // RFC 5681, 4.2: out-of-order segments are acknowledged at once.
-    outcome.acknowledge = Some(When::Now);
+    outcome.acknowledge = Some(AckTiming::Now);
     let new = Interval { start: from, end: to };
     if flow.intervals().holding(new).is_some() && bytes > 0 {
-        flow.arrived_twice(new);
+        flow.note_duplicate(new);
     }
     let fits = match &mut flow.disorder {
         Some(disorder) => disorder.intervals.insert(new, R::INTERVALS),
@@ -253,13 +253,13 @@ pub fn since_data(flow: &Protocol, now: Nanos) -> Nanos {
 /// Whether data in order is acknowledged at once, much as in Linux: more than a full segment always, and other data unless the
 /// host answers what it receives. The end of what the peer has to send is such data, because a peer with Nagle's algorithm holds
 /// its next short segment back until this one is acknowledged.
-fn is_quick(flow: &mut Protocol, summary: &Summary, now: Nanos) -> bool {
+fn acks_at_once(flow: &mut Protocol, summary: &Summary, now: Nanos) -> bool {
     if since_data(flow, now) >= IDLE_AFTER {
         flow.quick = QUICK;
     }
     flow.data_at_ms = milliseconds(now);
     let mss = u32::from(flow.mss);
-    let is_more_than_a_segment = flow.untold_bytes > mss;
+    let is_more_than_a_segment = flow.since_ack_bytes > mss;
     let is_end = summary.push || summary.bytes < mss;
     let is_early = flow.quick > 0;
     flow.quick = flow.quick.saturating_sub(1);
@@ -305,7 +305,7 @@ mod tests {
         let rest = receive::<GoBackN>(&mut flow, &first, NOW);
         assert!(flow.has_fin() && rest.has_news);
         assert_eq!((flow.received, *flow.intervals()), (150, Intervals::default()));
-        assert_eq!(rest.acknowledge, Some(When::Now));
+        assert_eq!(rest.acknowledge, Some(AckTiming::Now));
     }
 
     #[test]
@@ -342,7 +342,7 @@ mod tests {
             let segment = segment(&flow, position, bytes, false);
             let taken = receive::<GoBackN>(&mut flow, &segment, NOW);
             assert_eq!(taken.placed.is_some(), is_taken, "{position}");
-            assert_eq!(taken.acknowledge, Some(When::Now));
+            assert_eq!(taken.acknowledge, Some(AckTiming::Now));
         }
         assert_eq!(flow.intervals().to_pairs()[..2], [(900, 1_150), (0, 0)]);
         assert_eq!(flow.received, 0);
@@ -354,7 +354,7 @@ mod tests {
         let mut flow = Protocol { disorder: None, ..flow() };
         let early = segment(&flow, 1_000, 100, false);
         let early = receive::<Sack>(&mut flow, &early, NOW);
-        assert_eq!((early.placed, early.acknowledge), (None, Some(When::Now)));
+        assert_eq!((early.placed, early.acknowledge), (None, Some(AckTiming::Now)));
         assert_eq!(early.dropped, Some(Dropped::TooManyIntervals));
         let end = segment(&flow, 100, 0, true);
         receive::<Sack>(&mut flow, &end, NOW);
@@ -363,7 +363,7 @@ mod tests {
         assert!(rest.has_news && flow.has_fin());
         // Bytes that arrive twice are acknowledged as usual.
         let twice = receive::<Sack>(&mut flow, &first, NOW);
-        assert_eq!(twice.acknowledge, Some(When::Now));
+        assert_eq!(twice.acknowledge, Some(AckTiming::Now));
     }
 
     /// TAS and FlexTOE keep one interval.
@@ -389,8 +389,8 @@ mod tests {
         {
             let segment = segment(&flow, position, 1_000, false);
             receive::<Sack>(&mut flow, &segment, NOW);
-            let told = flow.disorder.as_ref().unwrap().duplicate;
-            assert_eq!((told.start, told.end), duplicate);
+            let reported = flow.disorder.as_ref().unwrap().duplicate;
+            assert_eq!((reported.start, reported.end), duplicate);
         }
     }
 
@@ -398,9 +398,15 @@ mod tests {
     fn bytes_that_arrived_before_are_skipped_and_acknowledged_at_once() {
         let mut flow = Protocol { is_interactive: true, ..flow() };
         let first = segment(&flow, 0, 100, false);
-        assert_eq!(receive::<GoBackN>(&mut flow, &first, NOW).acknowledge, Some(When::Later));
+        assert_eq!(
+            receive::<GoBackN>(&mut flow, &first, NOW).acknowledge,
+            Some(AckTiming::Delayed)
+        );
         let again = receive::<GoBackN>(&mut flow, &first, NOW);
-        assert_eq!((again.dropped, again.acknowledge), (Some(Dropped::Duplicate), Some(When::Now)));
+        assert_eq!(
+            (again.dropped, again.acknowledge),
+            (Some(Dropped::Duplicate), Some(AckTiming::Now))
+        );
         let overlap = segment(&flow, 50, 100, false);
         let taken = receive::<GoBackN>(&mut flow, &overlap, NOW);
         assert_eq!(taken.placed, Some(Placed { position: 100, skip: 50, bytes: 50 }));
@@ -418,7 +424,7 @@ mod tests {
         let old = stamped(&flow, 999);
         let outcome = receive::<GoBackN>(&mut flow, &old, NOW);
         assert_eq!(outcome.dropped, Some(Dropped::OldTimestamp));
-        assert_eq!((outcome.placed, outcome.acknowledge), (None, Some(When::Now)));
+        assert_eq!((outcome.placed, outcome.acknowledge), (None, Some(AckTiming::Now)));
         // After 24 days the peer's clock may have wrapped.
         let later = NOW + STALE;
         assert!(receive::<GoBackN>(&mut flow, &old, later).placed.is_some());
@@ -432,7 +438,7 @@ mod tests {
         flow.recent = 1_000;
         flow.received = 100;
         flow.landed = 100;
-        flow.told = flow.expected();
+        flow.last_ack_sent = flow.expected();
         let value = Some((1 << 30, 0));
         let old = Summary { timestamps: value, ..segment(&flow, 50, 0, false) };
         let base = segment(&flow, 100, 0, false);

@@ -13,25 +13,28 @@
 //! If a peer does not agree to selective acknowledgements, [`Sack`] counts duplicates: NewReno (RFC 6582). Both have the same state, so
 //! that a connection can move between engines.
 
+mod loss_detection;
 mod newreno;
-mod overtaken;
-mod tail;
+mod tail_probe;
 
 use core::fmt::Debug;
 
 use wave_core::clock::Nanos;
 
+use self::loss_detection::{
+    detect_lost, detect_lost_retransmission, note_overtaken, reordering_window,
+    track_retransmissions,
+};
 use self::newreno::count_duplicates;
-use self::overtaken::{find_lost, find_lost_again, reordering_window, suspect, watch_holes};
-use self::tail::{judge_probe, probe};
-use super::acknowledge::rewind;
-use super::transmit::Sent;
+use self::tail_probe::{detect_tail_loss, tail_probe};
+use super::acknowledge::go_back_n;
+use super::transmit::DataSegment;
 use crate::datapath::INTERVALS_MAX;
 use crate::flow::disorder::Loss;
 use crate::flow::intervals::Interval;
 use crate::flow::moment::Moment;
 use crate::flow::reduction::Reduction;
-use crate::flow::state::{Mark, Protocol, TailProbe};
+use crate::flow::state::{Protocol, RxtMark, TailProbe};
 use crate::seq::seq_of;
 use crate::summary::Summary;
 
@@ -43,13 +46,13 @@ const REORDERING_MAX: u8 = 4;
 
 /// A valid acknowledgement.
 #[derive(Clone, Copy, Debug)]
-pub struct Heard<'a> {
+pub struct Ack<'a> {
     /// Summary of the segment.
     pub summary: &'a Summary,
     /// Number of newly acknowledged positions.
-    pub newly: u64,
+    pub newly_acked: u64,
     /// It is a duplicate acknowledgement: it says nothing new, like the answer to an out-of-order segment.
-    pub is_repeated: bool,
+    pub is_duplicate: bool,
 }
 
 /// Part of the stream that may be sent.
@@ -91,25 +94,25 @@ pub trait Recovery: Copy + Debug + Send + 'static {
     const IS_SELECTIVE: bool;
 
     /// Whether the sender may need a [`Disorder`](crate::flow::disorder::Disorder) from the pool to process a segment.
-    fn wants_disorder(flow: &Protocol, summary: &Summary) -> bool;
+    fn needs_disorder(flow: &Protocol, summary: &Summary) -> bool;
 
     /// Processes a valid acknowledgement, after [`Protocol::acknowledged`] was updated. Returns whether a loss was detected, at
     /// most once for all data sent by then.
-    fn on_acknowledgement(flow: &mut Protocol, heard: &Heard<'_>, now: Nanos) -> bool;
+    fn on_acknowledgement(flow: &mut Protocol, ack: &Ack<'_>, now: Nanos) -> bool;
 
     /// Looks for losses after time has passed. Returns the same as [`Recovery::on_acknowledgement`].
-    fn look(flow: &mut Protocol, now: Nanos) -> bool;
+    fn detect_loss(flow: &mut Protocol, now: Nanos) -> bool;
 
     /// The part to send next, if the windows allow it; `None` if there is none.
     fn next(flow: &Protocol) -> Option<Span>;
 
     /// Notes a segment that was sent. `end` is the position after its last byte and its FIN.
-    fn on_sent(flow: &mut Protocol, sent: &Sent, end: u64, cause: Cause, now: Nanos);
+    fn on_sent(flow: &mut Protocol, sent: &DataSegment, end: u64, cause: Cause, now: Nanos);
 
     /// Notes that congestion control has set the window.
     fn on_window(flow: &mut Protocol);
 
-    /// When to call [`Recovery::look`], if at all.
+    /// When to call [`Recovery::detect_loss`], if at all.
     fn overdue_at(flow: &Protocol) -> Option<Nanos>;
 
     /// Whether a tail-loss probe is useful: without it, the loss of the last bytes sent would go undetected until a timeout.
@@ -128,25 +131,25 @@ impl Recovery for GoBackN {
     const INTERVALS: usize = 1;
     const IS_SELECTIVE: bool = false;
 
-    fn wants_disorder(_flow: &Protocol, _summary: &Summary) -> bool {
+    fn needs_disorder(_flow: &Protocol, _summary: &Summary) -> bool {
         false
     }
 
-    fn on_acknowledgement(flow: &mut Protocol, heard: &Heard<'_>, _now: Nanos) -> bool {
-        if heard.newly > 0 {
+    fn on_acknowledgement(flow: &mut Protocol, ack: &Ack<'_>, _now: Nanos) -> bool {
+        if ack.newly_acked > 0 {
             flow.duplicates = 0;
-        } else if heard.is_repeated {
+        } else if ack.is_duplicate {
             flow.duplicates = flow.duplicates.saturating_add(1);
             if flow.duplicates == DUPLICATES && flow.acknowledged >= flow.recover {
-                rewind(flow);
-                flow.until_heard = Some(1);
+                go_back_n(flow);
+                flow.until_resumed = Some(1);
                 return true;
             }
         }
         false
     }
 
-    fn look(_flow: &mut Protocol, _now: Nanos) -> bool {
+    fn detect_loss(_flow: &mut Protocol, _now: Nanos) -> bool {
         false
     }
 
@@ -156,7 +159,7 @@ impl Recovery for GoBackN {
         (span.from < span.to).then_some(span)
     }
 
-    fn on_sent(_flow: &mut Protocol, _sent: &Sent, _end: u64, _cause: Cause, _now: Nanos) {}
+    fn on_sent(_flow: &mut Protocol, _sent: &DataSegment, _end: u64, _cause: Cause, _now: Nanos) {}
 
     fn on_window(_flow: &mut Protocol) {}
 
@@ -173,54 +176,55 @@ impl Recovery for Sack {
     const INTERVALS: usize = INTERVALS_MAX;
     const IS_SELECTIVE: bool = true;
 
-    fn wants_disorder(flow: &Protocol, summary: &Summary) -> bool {
+    fn needs_disorder(flow: &Protocol, summary: &Summary) -> bool {
         let [(first, behind), ..] = summary.sack;
         let may_be_third = flow.duplicates >= DUPLICATES - 1 && !flow.is_selective;
         first != behind || may_be_third
     }
 
-    fn on_acknowledgement(flow: &mut Protocol, heard: &Heard<'_>, now: Nanos) -> bool {
+    fn on_acknowledgement(flow: &mut Protocol, ack: &Ack<'_>, now: Nanos) -> bool {
         // The bytes that the peer had before this acknowledgement: if it starts a recovery, the bytes that it newly delivers
         // count in that recovery, too (RFC 9937, 6.1).
-        let had = delivered(flow) - heard.newly;
+        let prior = delivered(flow) - ack.newly_acked;
         if !flow.is_selective {
-            return count_duplicates(flow, heard, had, now);
+            return count_duplicates(flow, ack, prior, now);
         }
-        if heard.newly > 0 {
+        if ack.newly_acked > 0 {
             flow.duplicates = 0;
-            advance(flow, now);
+            on_cumulative_ack(flow, now);
         }
-        let Blocks { is_news, repeated } = take_blocks(flow, heard.summary);
+        let SackBlocks { is_new, duplicate } = process_sack_blocks(flow, ack.summary);
         // RFC 6675, 2: a duplicate reports newly arrived bytes.
-        if is_news && heard.newly == 0 {
+        if is_new && ack.newly_acked == 0 {
             flow.duplicates = flow.duplicates.saturating_add(1);
         }
-        if (heard.newly > 0 || is_news) && flow.probe == Some(TailProbe::Wanted) {
+        if (ack.newly_acked > 0 || is_new) && flow.probe == Some(TailProbe::Wanted) {
             flow.probe = None;
         }
-        let has_probe_repaired = judge_probe(flow, heard, repeated);
+        let has_probe_repaired = detect_tail_loss(flow, ack, duplicate);
         if flow.disorder.is_none() {
-            return go_back_without_board(flow, had) || has_probe_repaired;
+            return recover_without_scoreboard(flow, prior) || has_probe_repaired;
         }
-        suspect(flow, now);
-        watch_holes(flow, now);
+        note_overtaken(flow, now);
+        track_retransmissions(flow, now);
         let lost = flow.loss().lost;
-        let has_lost = look(flow, had, now);
-        let is_safe = heard.newly > 0 && !has_lost && flow.loss().lost == lost;
-        reduce(flow, is_safe);
+        let has_lost = detect_loss(flow, prior, now);
+        let is_safe = ack.newly_acked > 0 && !has_lost && flow.loss().lost == lost;
+        update_reduction(flow, is_safe);
         has_lost || has_probe_repaired
     }
 
-    fn look(flow: &mut Protocol, now: Nanos) -> bool {
-        look(flow, delivered(flow), now)
+    fn detect_loss(flow: &mut Protocol, now: Nanos) -> bool {
+        detect_loss(flow, delivered(flow), now)
     }
 
     fn next(flow: &Protocol) -> Option<Span> {
         if flow.probe == Some(TailProbe::Wanted) {
-            return probe(flow);
+            return tail_probe(flow);
         }
         let in_flight = in_flight(flow);
-        let Loss { board, is_recovering, lost, resend, again, swept, reduction, .. } = flow.loss();
+        let Loss { board, is_recovering, lost, high_rxt, lost_rxt, rxt_once, reduction, .. } =
+            flow.loss();
         let mut room = u64::from(flow.window_bytes).saturating_sub(in_flight);
         if *is_recovering {
             room = reduction.limit().saturating_sub(in_flight);
@@ -228,7 +232,7 @@ impl Recovery for Sack {
             if in_flight > 0 && room < u64::from(flow.mss) {
                 room = 0;
             }
-            for (from, end) in [(*resend, *again), (*swept.max(resend), *lost)] {
+            for (from, end) in [(*high_rxt, *lost_rxt), (*rxt_once.max(high_rxt), *lost)] {
                 let from = board.skip(from);
                 if from < end {
                     let to = board.next(from).map_or(end, |has| has.min(end));
@@ -241,27 +245,27 @@ impl Recovery for Sack {
         (from < to).then_some(Span::next(from, to, room))
     }
 
-    fn on_sent(flow: &mut Protocol, sent: &Sent, end: u64, cause: Cause, now: Nanos) {
+    fn on_sent(flow: &mut Protocol, sent: &DataSegment, end: u64, cause: Cause, now: Nanos) {
         if cause == Cause::TailProbe {
-            flow.probe = Some(TailProbe::Sent { is_again: sent.is_again });
+            flow.probe = Some(TailProbe::Sent { is_retransmission: sent.is_retransmission });
             flow.probe_end = flow.highest;
         }
         if let Some(disorder) = &mut flow.disorder {
             let loss = &mut disorder.loss;
             loss.reduction.on_sent(sent.bytes);
             if cause == Cause::Hole {
-                loss.resend = end;
-                if end >= loss.again {
-                    loss.swept = loss.swept.max(end);
-                    loss.resend = loss.swept;
+                loss.high_rxt = end;
+                if end >= loss.lost_rxt {
+                    loss.rxt_once = loss.rxt_once.max(end);
+                    loss.high_rxt = loss.rxt_once;
                 }
                 let mark =
-                    Mark { end: loss.swept, highest: flow.highest, passed_at: Moment::NEVER };
+                    RxtMark { end: loss.rxt_once, highest: flow.highest, passed_at: Moment::NEVER };
                 loss.mark.get_or_insert(mark);
             }
         }
         // Karn's rule: bytes sent twice measure nothing.
-        if sent.is_again {
+        if sent.is_retransmission {
             flow.timed_at = Moment::NEVER;
         } else if flow.timed_at.is_never() {
             flow.timed_end = seq_of(flow.send_base, sent.position + u64::from(sent.bytes));
@@ -270,7 +274,7 @@ impl Recovery for Sack {
     }
 
     fn on_window(flow: &mut Protocol) {
-        reduce(flow, false);
+        update_reduction(flow, false);
     }
 
     fn overdue_at(flow: &Protocol) -> Option<Nanos> {
@@ -278,11 +282,11 @@ impl Recovery for Sack {
         if !flow.is_selective || is_after_timeout(flow) {
             return None;
         }
-        let Loss { suspect, lost, suspected_at, mark, board, .. } = &disorder.loss;
+        let Loss { overtaken, lost, overtaken_at, mark, board, .. } = &disorder.loss;
         // A peer that reneges can empty the board. Then nothing is overtaken any more.
-        let is_suspect = suspect > lost && !board.ranges().is_empty();
+        let is_overtaken = overtaken > lost && !board.ranges().is_empty();
         let since =
-            [is_suspect.then_some(*suspected_at), mark.and_then(|mark| mark.passed_at.get())];
+            [is_overtaken.then_some(*overtaken_at), mark.and_then(|mark| mark.passed_at.get())];
         let since = since.into_iter().flatten().min()?;
         reordering_window(flow).map(|window| since + window)
     }
@@ -299,25 +303,25 @@ impl Recovery for Sack {
     }
 }
 
-/// Looks for losses. `had` is the number of bytes that the peer had before the event that made us look. Returns the same as
+/// Looks for losses. `prior` is the number of bytes that the peer had before the event that made us look. Returns the same as
 /// [`Recovery::on_acknowledgement`].
-fn look(flow: &mut Protocol, had: u64, now: Nanos) -> bool {
+fn detect_loss(flow: &mut Protocol, prior: u64, now: Nanos) -> bool {
     if !flow.is_selective || flow.disorder.is_none() || is_after_timeout(flow) {
         return false;
     }
-    let is_lost_again = find_lost_again(flow, now);
+    let is_lost_again = detect_lost_retransmission(flow, now);
     let Loss { is_recovering, lost, .. } = *flow.loss();
-    let Some(found) = find_lost(flow, now).filter(|found| *found > lost) else {
+    let Some(found) = detect_lost(flow, now).filter(|found| *found > lost) else {
         return is_lost_again;
     };
     if let Some(disorder) = &mut flow.disorder {
         disorder.loss.lost = found;
     }
-    suspect(flow, now);
+    note_overtaken(flow, now);
     if is_recovering {
         return is_lost_again;
     }
-    begin(flow, had);
+    enter_recovery(flow, prior);
     true
 }
 
@@ -327,7 +331,7 @@ fn is_after_timeout(flow: &Protocol) -> bool {
 }
 
 /// Clears the state after a timeout: the peer may have discarded bytes that it had SACKed (RFC 2018, section 8).
-pub fn forget(flow: &mut Protocol) {
+pub fn reset_recovery(flow: &mut Protocol) {
     (flow.timed_at, flow.probe) = (Moment::NEVER, None);
     if let Some(disorder) = &mut flow.disorder {
         disorder.loss = Loss::new(flow.acknowledged);
@@ -335,34 +339,34 @@ pub fn forget(flow: &mut Protocol) {
 }
 
 /// Detects a loss without a scoreboard, because the pool had none: three duplicates are a loss, as for [`GoBackN`].
-fn go_back_without_board(flow: &mut Protocol, had: u64) -> bool {
+fn recover_without_scoreboard(flow: &mut Protocol, prior: u64) -> bool {
     let is_loss = flow.duplicates >= DUPLICATES && flow.acknowledged >= flow.recover;
     if is_loss {
-        begin(flow, had);
+        enter_recovery(flow, prior);
     }
     is_loss
 }
 
-/// Begins recovery after a loss; the peer had `had` bytes before. Without a [`Disorder`](crate::flow::disorder::Disorder),
+/// Begins recovery after a loss; the peer had `prior` bytes before. Without a [`Disorder`](crate::flow::disorder::Disorder),
 /// everything is retransmitted.
-fn begin(flow: &mut Protocol, had: u64) {
+fn enter_recovery(flow: &mut Protocol, prior: u64) {
     let Some(disorder) = &mut flow.disorder else {
-        rewind(flow);
-        flow.until_heard = Some(1);
+        go_back_n(flow);
+        flow.until_resumed = Some(1);
         return;
     };
     disorder.loss.begin(flow.acknowledged);
     flow.recover = flow.highest;
     flow.next = flow.highest;
-    flow.until_heard = Some(1);
+    flow.until_resumed = Some(1);
     let in_flight = in_flight(flow);
     if let Some(disorder) = &mut flow.disorder {
-        disorder.loss.reduction = Reduction::new(had, flow.highest, in_flight, flow.mss);
+        disorder.loss.reduction = Reduction::new(prior, flow.highest, in_flight, flow.mss);
     }
 }
 
 /// Updates the reduction with the bytes that have arrived.
-fn reduce(flow: &mut Protocol, is_safe: bool) {
+fn update_reduction(flow: &mut Protocol, is_safe: bool) {
     if !flow.loss().is_recovering {
         return;
     }
@@ -374,18 +378,18 @@ fn reduce(flow: &mut Protocol, is_safe: bool) {
 }
 
 /// Updates the state after [`Protocol::acknowledged`] has moved up.
-fn advance(flow: &mut Protocol, now: Nanos) {
+fn on_cumulative_ack(flow: &mut Protocol, now: Nanos) {
     if let Some(disorder) = &mut flow.disorder {
         let loss = &mut disorder.loss;
         let is_after_timeout = loss.lost < flow.recover && !loss.is_recovering;
         let overtaken = loss.board.ranges().last().map_or(0, |range| range.start);
-        let (from, to) = (loss.resend.max(loss.lost), flow.acknowledged.min(overtaken));
+        let (from, to) = (loss.high_rxt.max(loss.lost), flow.acknowledged.min(overtaken));
         // Overtaken bytes arrived without a retransmission: they were late, not lost.
         if !is_after_timeout && loss.board.missing(from, to) > 0 {
             flow.reordering = flow.reordering.max(1);
         }
         loss.board.acknowledge(flow.acknowledged);
-        for position in [&mut loss.lost, &mut loss.resend, &mut loss.swept] {
+        for position in [&mut loss.lost, &mut loss.high_rxt, &mut loss.rxt_once] {
             *position = (*position).max(flow.acknowledged);
         }
         if flow.acknowledged >= flow.recover && loss.is_recovering {
@@ -402,17 +406,17 @@ fn advance(flow: &mut Protocol, now: Nanos) {
 }
 
 /// Result of the SACK blocks of an acknowledgement.
-struct Blocks {
+struct SackBlocks {
     /// The blocks report bytes that the peer was not known to have.
-    is_news: bool,
+    is_new: bool,
     /// Bytes that arrived twice (RFC 2883); the last interval if there are several.
-    repeated: Option<Interval>,
+    duplicate: Option<Interval>,
 }
 
 /// Processes SACK blocks that an honest peer can have sent: within the bytes sent, and after the byte that it expects.
-fn take_blocks(flow: &mut Protocol, summary: &Summary) -> Blocks {
+fn process_sack_blocks(flow: &mut Protocol, summary: &Summary) -> SackBlocks {
     let near = (flow.acknowledged, summary.ack);
-    let mut blocks = Blocks { is_news: false, repeated: None };
+    let mut blocks = SackBlocks { is_new: false, duplicate: None };
     for (first, behind) in summary.sack {
         let start = first.position(near.0, near.1);
         let end = behind.position(near.0, near.1);
@@ -420,7 +424,7 @@ fn take_blocks(flow: &mut Protocol, summary: &Summary) -> Blocks {
             continue;
         };
         if end <= flow.acknowledged {
-            blocks.repeated = Some(Interval { start, end });
+            blocks.duplicate = Some(Interval { start, end });
             // The bytes arrived twice, so the first copy was late, not lost (RFC 8985, 6.2), unless they were our probe.
             let has_probed = matches!(flow.probe, Some(TailProbe::Sent { .. }));
             if !(has_probed && flow.probe_end == end) {
@@ -428,7 +432,7 @@ fn take_blocks(flow: &mut Protocol, summary: &Summary) -> Blocks {
             }
         } else if start > flow.acknowledged && end <= flow.highest {
             // Without a scoreboard, every block counts as new.
-            blocks.is_news |= flow
+            blocks.is_new |= flow
                 .disorder
                 .as_mut()
                 .is_none_or(|disorder| disorder.loss.board.insert(Interval { start, end }));
@@ -439,11 +443,11 @@ fn take_blocks(flow: &mut Protocol, summary: &Summary) -> Blocks {
 
 /// Bytes that the peer is known to have.
 fn delivered(flow: &Protocol) -> u64 {
-    flow.acknowledged + flow.loss().board.bytes() + told_by_duplicates(flow)
+    flow.acknowledged + flow.loss().board.bytes() + duplicate_ack_bytes(flow)
 }
 
 /// Bytes that a peer without selective acknowledgements has reported by duplicates (RFC 6582 inflates the window by them).
-fn told_by_duplicates(flow: &Protocol) -> u64 {
+fn duplicate_ack_bytes(flow: &Protocol) -> u64 {
     // After a timeout, duplicates answer bytes that arrived twice.
     if flow.is_selective || is_after_timeout(flow) {
         0
@@ -455,12 +459,12 @@ fn told_by_duplicates(flow: &Protocol) -> u64 {
 /// RFC 6675's pipe: bytes sent that the peer does not have and that are not lost, plus retransmitted bytes.
 fn in_flight(flow: &Protocol) -> u64 {
     let sent = flow.disorder.as_ref().map_or(flow.next - flow.acknowledged, |disorder| {
-        let Loss { board, lost, resend, again, swept, .. } = &disorder.loss;
-        board.missing(flow.acknowledged, *resend)
-            + board.missing((*again).max(*resend), *swept)
-            + board.missing((*lost).max(*swept), flow.next)
+        let Loss { board, lost, high_rxt, lost_rxt, rxt_once, .. } = &disorder.loss;
+        board.missing(flow.acknowledged, *high_rxt)
+            + board.missing((*lost_rxt).max(*high_rxt), *rxt_once)
+            + board.missing((*lost).max(*rxt_once), flow.next)
     });
-    sent.saturating_sub(told_by_duplicates(flow))
+    sent.saturating_sub(duplicate_ack_bytes(flow))
 }
 
 #[cfg(test)]
@@ -501,7 +505,12 @@ mod tests {
             .collect()
     }
 
-    fn hear(flow: &mut Protocol, ack: u64, blocks: &[(u64, u64)], now: Nanos) -> Acknowledged {
+    fn receive_ack(
+        flow: &mut Protocol,
+        ack: u64,
+        blocks: &[(u64, u64)],
+        now: Nanos,
+    ) -> Acknowledged {
         let at = |position| seq_of(flow.send_base, position);
         let mut sack = [(Seq(0), Seq(0)); 4];
         for (place, (start, end)) in sack.iter_mut().zip(blocks) {
@@ -520,24 +529,26 @@ mod tests {
         flow.window_bytes = 10_000;
         assert_eq!(send(&mut flow, ms(0)).len(), 10);
         // The third and the sixth segment are lost. Arrivals allow new bytes to be sent (RFC 3042).
-        assert!(!hear(&mut flow, 2_000, &[], ms(10)).is_fast_retransmit);
+        assert!(!receive_ack(&mut flow, 2_000, &[], ms(10)).is_fast_retransmit);
         assert_eq!(send(&mut flow, ms(10)), [(10_000, 11_000), (11_000, 12_000)]);
-        assert!(!hear(&mut flow, 2_000, &[(3_000, 4_000)], ms(10)).is_fast_retransmit);
-        assert!(!hear(&mut flow, 2_000, &[(3_000, 5_000)], ms(10)).is_fast_retransmit);
+        assert!(!receive_ack(&mut flow, 2_000, &[(3_000, 4_000)], ms(10)).is_fast_retransmit);
+        assert!(!receive_ack(&mut flow, 2_000, &[(3_000, 5_000)], ms(10)).is_fast_retransmit);
         assert!(
-            hear(&mut flow, 2_000, &[(6_000, 7_000), (3_000, 5_000)], ms(10)).is_fast_retransmit
+            receive_ack(&mut flow, 2_000, &[(6_000, 7_000), (3_000, 5_000)], ms(10))
+                .is_fast_retransmit
         );
         // Until congestion control has processed the loss, only one segment is sent.
         assert_eq!(send(&mut flow, ms(10)), [(2_000, 3_000)]);
-        flow.until_heard = None;
+        flow.until_resumed = None;
         flow.window_bytes = 5_000;
         assert_eq!(send(&mut flow, ms(10)), []);
         assert!(
-            !hear(&mut flow, 2_000, &[(6_000, 10_000), (3_000, 5_000)], ms(11)).is_fast_retransmit
+            !receive_ack(&mut flow, 2_000, &[(6_000, 10_000), (3_000, 5_000)], ms(11))
+                .is_fast_retransmit
         );
         // 10,000 to 12,000 and 2,000 to 3,000 are in flight.
         assert_eq!(send(&mut flow, ms(11)), [(5_000, 6_000), (12_000, 13_000)]);
-        hear(&mut flow, 13_000, &[], ms(20));
+        receive_ack(&mut flow, 13_000, &[], ms(20));
         assert!(!flow.loss().is_recovering);
     }
 
@@ -547,8 +558,8 @@ mod tests {
         let mut flow = flow(20_000);
         send(&mut flow, ms(0));
         for _ in 0..9 {
-            assert!(!hear(&mut flow, 0, &[], ms(10)).is_fast_retransmit);
-            assert!(!hear(&mut flow, 0, &[(0, 1_000)], ms(10)).is_fast_retransmit);
+            assert!(!receive_ack(&mut flow, 0, &[], ms(10)).is_fast_retransmit);
+            assert!(!receive_ack(&mut flow, 0, &[(0, 1_000)], ms(10)).is_fast_retransmit);
         }
         assert_eq!(flow.next, 20_000);
     }
@@ -559,29 +570,31 @@ mod tests {
         send(&mut flow, ms(0));
         let mut losses = 0;
         for to in (1..=9).map(|segments| 1_000 + segments * MSS) {
-            losses += u32::from(hear(&mut flow, 0, &[(1_000, to)], ms(10)).is_fast_retransmit);
+            losses +=
+                u32::from(receive_ack(&mut flow, 0, &[(1_000, to)], ms(10)).is_fast_retransmit);
         }
-        losses +=
-            u32::from(hear(&mut flow, 10_000, &[(12_000, 19_000)], ms(11)).is_fast_retransmit);
+        losses += u32::from(
+            receive_ack(&mut flow, 10_000, &[(12_000, 19_000)], ms(11)).is_fast_retransmit,
+        );
         assert_eq!((losses, flow.loss().lost), (1, 12_000));
         flow.written = 40_000;
-        flow.until_heard = None;
+        flow.until_resumed = None;
         send(&mut flow, ms(12));
-        hear(&mut flow, 20_000, &[], ms(20));
-        assert!(hear(&mut flow, 20_000, &[(21_000, 25_000)], ms(21)).is_fast_retransmit);
+        receive_ack(&mut flow, 20_000, &[], ms(20));
+        assert!(receive_ack(&mut flow, 20_000, &[(21_000, 25_000)], ms(21)).is_fast_retransmit);
     }
 
     #[test]
     fn a_tail_without_three_duplicates_is_recovered_by_time() {
         let mut flow = flow(1_000);
         send(&mut flow, ms(0));
-        hear(&mut flow, 1_000, &[], ms(40));
+        receive_ack(&mut flow, 1_000, &[], ms(40));
         flow.written = 4_000;
         send(&mut flow, ms(100));
-        assert!(!hear(&mut flow, 1_000, &[(2_000, 3_000)], ms(140)).is_fast_retransmit);
+        assert!(!receive_ack(&mut flow, 1_000, &[(2_000, 3_000)], ms(140)).is_fast_retransmit);
         assert_eq!(Sack::overdue_at(&flow), Some(ms(150)));
-        assert!(!Sack::look(&mut flow, ms(149)));
-        assert!(Sack::look(&mut flow, ms(150)));
+        assert!(!Sack::detect_loss(&mut flow, ms(149)));
+        assert!(Sack::detect_loss(&mut flow, ms(150)));
         assert_eq!(send(&mut flow, ms(150)), [(1_000, 2_000)]);
         assert_eq!(Sack::overdue_at(&flow), None);
     }
@@ -590,17 +603,17 @@ mod tests {
     fn after_reordering_losses_are_detected_only_by_time() {
         let mut flow = flow(1_000);
         send(&mut flow, ms(0));
-        hear(&mut flow, 1_000, &[], ms(40));
+        receive_ack(&mut flow, 1_000, &[], ms(40));
         flow.written = 30_000;
         send(&mut flow, ms(100));
-        hear(&mut flow, 1_000, &[(2_000, 3_000)], ms(140));
-        hear(&mut flow, 3_000, &[], ms(141));
+        receive_ack(&mut flow, 1_000, &[(2_000, 3_000)], ms(140));
+        receive_ack(&mut flow, 3_000, &[], ms(141));
         assert_eq!(flow.reordering, 1);
-        assert!(!hear(&mut flow, 3_000, &[(4_000, 20_000)], ms(142)).is_fast_retransmit);
+        assert!(!receive_ack(&mut flow, 3_000, &[(4_000, 20_000)], ms(142)).is_fast_retransmit);
         // The bytes arrived twice: they were late once more (RFC 2883).
-        hear(&mut flow, 3_000, &[(1_000, 2_000), (4_000, 20_000)], ms(143));
+        receive_ack(&mut flow, 3_000, &[(1_000, 2_000), (4_000, 20_000)], ms(143));
         assert_eq!(Sack::overdue_at(&flow), Some(ms(162)));
-        assert!(Sack::look(&mut flow, ms(162)));
+        assert!(Sack::detect_loss(&mut flow, ms(162)));
     }
 
     /// The peer reports bytes, and then expects one of them. Otherwise the look for losses would be due for ever.
@@ -608,15 +621,15 @@ mod tests {
     fn overtaken_bytes_are_not_waited_for_after_the_peer_has_reneged() {
         let mut flow = flow(1_000);
         send(&mut flow, ms(0));
-        hear(&mut flow, 1_000, &[], ms(40));
+        receive_ack(&mut flow, 1_000, &[], ms(40));
         flow.written = 10_000;
         send(&mut flow, ms(100));
-        hear(&mut flow, 1_000, &[(5_000, 6_000)], ms(140));
-        hear(&mut flow, 1_000, &[(4_000, 6_000)], ms(141));
+        receive_ack(&mut flow, 1_000, &[(5_000, 6_000)], ms(140));
+        receive_ack(&mut flow, 1_000, &[(4_000, 6_000)], ms(141));
         assert_eq!(Sack::overdue_at(&flow), Some(ms(150)));
-        hear(&mut flow, 4_500, &[], ms(142));
+        receive_ack(&mut flow, 4_500, &[], ms(142));
         assert_eq!(flow.loss().board.ranges(), []);
-        assert!(!Sack::look(&mut flow, ms(150)));
+        assert!(!Sack::detect_loss(&mut flow, ms(150)));
         assert_eq!(Sack::overdue_at(&flow), None);
     }
 
@@ -630,18 +643,18 @@ mod tests {
     fn a_tail_loss_probe_reveals_a_lost_tail() {
         let mut flow = flow(1_000);
         send(&mut flow, ms(0));
-        hear(&mut flow, 1_000, &[], ms(40));
+        receive_ack(&mut flow, 1_000, &[], ms(40));
         flow.written = 4_000;
         send(&mut flow, ms(100));
         ask_for_probe(&mut flow);
         assert_eq!(send(&mut flow, ms(180)), [(3_000, 4_000)]);
         assert!(!Sack::wants_tail_probe(&flow), "one probe at a time");
-        assert!(!hear(&mut flow, 1_000, &[(3_000, 4_000)], ms(220)).is_fast_retransmit);
+        assert!(!receive_ack(&mut flow, 1_000, &[(3_000, 4_000)], ms(220)).is_fast_retransmit);
         assert_eq!(Sack::overdue_at(&flow), Some(ms(230)));
-        assert!(Sack::look(&mut flow, ms(230)));
-        flow.until_heard = None;
+        assert!(Sack::detect_loss(&mut flow, ms(230)));
+        flow.until_resumed = None;
         assert_eq!(send(&mut flow, ms(230)), [(1_000, 2_000)]);
-        hear(&mut flow, 2_000, &[(3_000, 4_000)], ms(270));
+        receive_ack(&mut flow, 2_000, &[(3_000, 4_000)], ms(270));
         assert_eq!(send(&mut flow, ms(270)), [(2_000, 3_000)]);
     }
 
@@ -652,7 +665,7 @@ mod tests {
         send(&mut flow, ms(0));
         ask_for_probe(&mut flow);
         assert_eq!(send(&mut flow, ms(20)), [(3_000, 4_000)]);
-        hear(&mut flow, 4_000, &[], ms(30));
+        receive_ack(&mut flow, 4_000, &[], ms(30));
         assert_eq!(flow.probe, None);
         // Here the peer's window is full, and the stream ends.
         (flow.written, flow.is_finished, flow.edge) = (5_500, true, 5_501);
@@ -668,14 +681,14 @@ mod tests {
         for (blocks, is_loss) in [(&[][..], true), (&[(2_000, 3_000)][..], false)] {
             let mut flow = flow(3_000);
             send(&mut flow, ms(0));
-            hear(&mut flow, 2_000, &[], ms(10));
+            receive_ack(&mut flow, 2_000, &[], ms(10));
             ask_for_probe(&mut flow);
             assert_eq!(send(&mut flow, ms(30)), [(2_000, 3_000)]);
-            assert!(!hear(&mut flow, 3_000, &[], ms(40)).is_fast_retransmit);
-            assert!(!hear(&mut flow, 3_000, blocks, ms(41)).is_fast_retransmit);
+            assert!(!receive_ack(&mut flow, 3_000, &[], ms(40)).is_fast_retransmit);
+            assert!(!receive_ack(&mut flow, 3_000, blocks, ms(41)).is_fast_retransmit);
             flow.written = 4_000;
             send(&mut flow, ms(50));
-            assert_eq!(hear(&mut flow, 4_000, &[], ms(60)).is_fast_retransmit, is_loss);
+            assert_eq!(receive_ack(&mut flow, 4_000, &[], ms(60)).is_fast_retransmit, is_loss);
             assert_eq!((flow.probe, flow.reordering), (None, 0));
         }
     }
@@ -686,7 +699,7 @@ mod tests {
         let mut flow = flow(1_000);
         send(&mut flow, ms(0));
         ask_for_probe(&mut flow);
-        hear(&mut flow, 1_000, &[], ms(10));
+        receive_ack(&mut flow, 1_000, &[], ms(10));
         assert_eq!(flow.probe, None);
         flow.written = 2_000;
         assert_eq!(send(&mut flow, ms(20)), [(1_000, 2_000)]);
@@ -698,23 +711,24 @@ mod tests {
         let mut flow = flow(40_000);
         flow.window_bytes = 20_000;
         send(&mut flow, ms(0));
-        assert!(hear(&mut flow, 0, &[(1_000, 5_000)], ms(10)).is_fast_retransmit);
-        flow.until_heard = None;
+        assert!(receive_ack(&mut flow, 0, &[(1_000, 5_000)], ms(10)).is_fast_retransmit);
+        flow.until_resumed = None;
         assert_eq!(send(&mut flow, ms(10))[0], (0, 1_000));
-        hear(&mut flow, 0, &[(6_000, 20_000), (1_000, 5_000)], ms(12));
+        receive_ack(&mut flow, 0, &[(6_000, 20_000), (1_000, 5_000)], ms(12));
         let sent = send(&mut flow, ms(12));
         assert_eq!((sent[0], flow.highest), ((5_000, 6_000), 36_000), "{sent:?}");
         // The second retransmission arrives, and new bytes: at first too few to detect the loss.
         assert!(
-            !hear(&mut flow, 0, &[(20_000, 22_000), (1_000, 20_000)], ms(20)).is_fast_retransmit
+            !receive_ack(&mut flow, 0, &[(20_000, 22_000), (1_000, 20_000)], ms(20))
+                .is_fast_retransmit
         );
         let sent = send(&mut flow, ms(20));
         assert!(!sent.is_empty() && sent.iter().all(|(from, _)| *from >= 36_000), "{sent:?}");
-        let later = hear(&mut flow, 0, &[(1_000, 30_000)], ms(21));
+        let later = receive_ack(&mut flow, 0, &[(1_000, 30_000)], ms(21));
         assert!(later.is_fast_retransmit, "the lost retransmission is a second loss");
         assert_eq!(send(&mut flow, ms(21)), [(0, 1_000)]);
         let all = flow.highest;
-        hear(&mut flow, all, &[], ms(30));
+        receive_ack(&mut flow, all, &[], ms(30));
         assert!(!flow.loss().is_recovering);
     }
 
@@ -724,19 +738,19 @@ mod tests {
         let mut flow = flow(60_000);
         flow.window_bytes = 20_000;
         send(&mut flow, ms(0));
-        hear(&mut flow, 0, &[(1_000, 5_000)], ms(10));
-        flow.until_heard = None;
+        receive_ack(&mut flow, 0, &[(1_000, 5_000)], ms(10));
+        flow.until_resumed = None;
         send(&mut flow, ms(10));
-        hear(&mut flow, 0, &[(6_000, 20_000), (1_000, 5_000)], ms(12));
+        receive_ack(&mut flow, 0, &[(6_000, 20_000), (1_000, 5_000)], ms(12));
         assert_eq!(send(&mut flow, ms(12))[0], (5_000, 6_000));
         // The first hole is filled, the second is not.
-        assert!(!hear(&mut flow, 5_000, &[(6_000, 20_000)], ms(20)).is_fast_retransmit);
+        assert!(!receive_ack(&mut flow, 5_000, &[(6_000, 20_000)], ms(20)).is_fast_retransmit);
         let sent = flow.highest;
         send(&mut flow, ms(20));
-        assert!(!hear(&mut flow, 5_000, &[(6_000, sent)], ms(22)).is_fast_retransmit);
+        assert!(!receive_ack(&mut flow, 5_000, &[(6_000, sent)], ms(22)).is_fast_retransmit);
         send(&mut flow, ms(22));
         let later = flow.highest;
-        assert!(hear(&mut flow, 5_000, &[(6_000, later)], ms(32)).is_fast_retransmit);
+        assert!(receive_ack(&mut flow, 5_000, &[(6_000, later)], ms(32)).is_fast_retransmit);
         assert_eq!(send(&mut flow, ms(32)), [(5_000, 6_000)]);
     }
 
@@ -747,11 +761,11 @@ mod tests {
         flow.is_selective = false;
         flow.window_bytes = 4_000;
         send(&mut flow, ms(0));
-        rewind(&mut flow);
+        go_back_n(&mut flow);
         flow.window_bytes = 1_000;
         assert_eq!(send(&mut flow, ms(300)), [(0, 1_000)]);
         for _ in 0..9 {
-            assert!(!hear(&mut flow, 0, &[], ms(310)).is_fast_retransmit);
+            assert!(!receive_ack(&mut flow, 0, &[], ms(310)).is_fast_retransmit);
             assert_eq!(send(&mut flow, ms(310)), []);
         }
     }
@@ -761,9 +775,9 @@ mod tests {
     fn a_timeout_discards_earlier_sack_blocks() {
         let mut flow = flow(10_000);
         send(&mut flow, ms(0));
-        hear(&mut flow, 0, &[(1_000, 9_000)], ms(10));
-        rewind(&mut flow);
-        assert!(!hear(&mut flow, 0, &[(8_000, 9_000)], ms(300)).is_fast_retransmit);
+        receive_ack(&mut flow, 0, &[(1_000, 9_000)], ms(10));
+        go_back_n(&mut flow);
+        assert!(!receive_ack(&mut flow, 0, &[(8_000, 9_000)], ms(300)).is_fast_retransmit);
         let again: Vec<_> =
             (0..10).filter(|at| *at != 8).map(|at| (at * MSS, (at + 1) * MSS)).collect();
         assert_eq!(send(&mut flow, ms(300)), again);
@@ -774,27 +788,27 @@ mod tests {
     fn without_a_loan_three_duplicate_acks_with_sack_retransmit_everything() {
         let mut flow = Protocol { disorder: None, ..flow(10_000) };
         send(&mut flow, ms(0));
-        hear(&mut flow, 2_000, &[], ms(10));
+        receive_ack(&mut flow, 2_000, &[], ms(10));
         for to in [4_000, 5_000] {
-            assert!(!hear(&mut flow, 2_000, &[(3_000, to)], ms(11)).is_fast_retransmit);
+            assert!(!receive_ack(&mut flow, 2_000, &[(3_000, to)], ms(11)).is_fast_retransmit);
         }
-        assert!(hear(&mut flow, 2_000, &[(3_000, 6_000)], ms(12)).is_fast_retransmit);
+        assert!(receive_ack(&mut flow, 2_000, &[(3_000, 6_000)], ms(12)).is_fast_retransmit);
         // Until congestion control has processed the loss, only one segment is sent.
         assert_eq!(send(&mut flow, ms(12)), [(2_000, 3_000)]);
-        flow.until_heard = None;
+        flow.until_resumed = None;
         assert_eq!(send(&mut flow, ms(12)).len(), 7);
         // One loss for all data sent by then.
         for to in [7_000, 8_000, 9_000, 10_000] {
-            assert!(!hear(&mut flow, 2_000, &[(3_000, to)], ms(13)).is_fast_retransmit);
+            assert!(!receive_ack(&mut flow, 2_000, &[(3_000, to)], ms(13)).is_fast_retransmit);
         }
         assert_eq!(Sack::overdue_at(&flow), None);
-        hear(&mut flow, 10_000, &[], ms(20));
+        receive_ack(&mut flow, 10_000, &[], ms(20));
         flow.written = 20_000;
         assert_eq!(send(&mut flow, ms(20)).len(), 10);
         // The pool has room again.
         flow.disorder = Some(Box::new(Disorder { loss: Loss::new(10_000), ..Disorder::default() }));
-        assert!(hear(&mut flow, 10_000, &[(11_000, 15_000)], ms(30)).is_fast_retransmit);
-        flow.until_heard = None;
+        assert!(receive_ack(&mut flow, 10_000, &[(11_000, 15_000)], ms(30)).is_fast_retransmit);
+        flow.until_resumed = None;
         assert_eq!(send(&mut flow, ms(30)), [(10_000, 11_000)]);
     }
 
@@ -805,7 +819,7 @@ mod tests {
         (flow.window_bytes, flow.edge) = (4_000, 40_000);
         send(&mut flow, ms(0));
         for sent in [4_000, 5_000] {
-            assert!(!hear(&mut flow, 0, &[], ms(10)).is_fast_retransmit);
+            assert!(!receive_ack(&mut flow, 0, &[], ms(10)).is_fast_retransmit);
             assert_eq!(send(&mut flow, ms(10)), [(sent, sent + 1_000)]);
         }
     }
@@ -815,11 +829,11 @@ mod tests {
     fn without_a_loan_three_duplicate_acks_without_sack_retransmit_everything() {
         let mut flow = Protocol { disorder: None, is_selective: false, ..flow(10_000) };
         send(&mut flow, ms(0));
-        hear(&mut flow, 2_000, &[], ms(10));
-        let heard: Vec<_> =
-            (0..9).map(|_| hear(&mut flow, 2_000, &[], ms(11)).is_fast_retransmit).collect();
-        assert_eq!(heard.iter().filter(|is_loss| **is_loss).count(), 1);
-        flow.until_heard = None;
+        receive_ack(&mut flow, 2_000, &[], ms(10));
+        let losses: Vec<_> =
+            (0..9).map(|_| receive_ack(&mut flow, 2_000, &[], ms(11)).is_fast_retransmit).collect();
+        assert_eq!(losses.iter().filter(|is_loss| **is_loss).count(), 1);
+        flow.until_resumed = None;
         assert_eq!(send(&mut flow, ms(12)).len(), 8);
     }
 
@@ -828,7 +842,7 @@ mod tests {
     fn sack_blocks_outside_the_outstanding_bytes_are_ignored() {
         let mut flow = flow(10_000);
         send(&mut flow, ms(0));
-        hear(&mut flow, 2_000, &[], ms(10));
+        receive_ack(&mut flow, 2_000, &[], ms(10));
         for block in [
             (500, 1_500),
             (1_000, 3_000),
@@ -837,7 +851,7 @@ mod tests {
             (20_000, 30_000),
             (5_000, 4_000),
         ] {
-            hear(&mut flow, 2_000, &[block; 4], ms(10));
+            receive_ack(&mut flow, 2_000, &[block; 4], ms(10));
             assert_eq!(flow.loss().board.ranges(), [], "{block:?}");
         }
     }
@@ -890,7 +904,7 @@ mod tests {
                             let Loss { is_recovering, reduction, .. } = *flow.loss();
                             let most = if is_recovering { reduction.limit() } else { flow.window_bytes.into() };
                             prop_assert!(in_flight(&flow) <= most);
-                            prop_assert_eq!(sent.is_again, sent.position < before || end <= before);
+                            prop_assert_eq!(sent.is_retransmission, sent.position < before || end <= before);
                         }
                     }
                     Step::Hear { ack, blocks, opens } => {
@@ -905,28 +919,28 @@ mod tests {
                         let recover = flow.recover;
                         // Retransmissions may be lost again within the same recovery.
                         let has_mark = was_recovering && flow.loss().mark.is_some();
-                        let heard = hear(&mut flow, ack, &blocks, now);
-                        if heard.is_fast_retransmit && !has_mark {
+                        let outcome = receive_ack(&mut flow, ack, &blocks, now);
+                        if outcome.is_fast_retransmit && !has_mark {
                             prop_assert!(!was_recovering || ack >= recover);
                             prop_assert!(flow.acknowledged >= recover);
                         }
                     }
                     Step::Pace(window) => flow.window_bytes = window,
                     Step::Look => {
-                        Sack::look(&mut flow, now);
+                        Sack::detect_loss(&mut flow, now);
                         prop_assert!(Sack::overdue_at(&flow).is_none_or(|at| at > now));
                     }
-                    Step::TimeOut => rewind(&mut flow),
-                    Step::HeardOf => flow.until_heard = None,
+                    Step::TimeOut => go_back_n(&mut flow),
+                    Step::HeardOf => flow.until_resumed = None,
                 }
-                let Loss { board, lost, resend, swept, .. } = flow.loss();
+                let Loss { board, lost, high_rxt, rxt_once, .. } = flow.loss();
                 prop_assert!(flow.acknowledged <= flow.next && flow.next <= flow.highest);
-                prop_assert!(flow.acknowledged <= *resend && resend <= swept && *swept <= flow.highest);
+                prop_assert!(flow.acknowledged <= *high_rxt && high_rxt <= rxt_once && *rxt_once <= flow.highest);
                 prop_assert!(flow.acknowledged <= *lost && *lost <= flow.highest);
                 prop_assert!(board.ranges().iter().all(|one| one.start > flow.acknowledged && one.end <= flow.highest));
             }
             // From here on the peer is honest: after a timeout, everything arrives.
-            rewind(&mut flow);
+            go_back_n(&mut flow);
             (flow.window_bytes, flow.edge) = (1 << 20, flow.written);
             send(&mut flow, now);
             prop_assert_eq!(flow.next, flow.written);

@@ -9,7 +9,7 @@ use crate::seq::{Seq, seq_of};
 
 /// The next segment to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sent {
+pub struct DataSegment {
     /// Sequence number of the segment's first byte.
     pub seq: Seq,
     /// Position in the stream of the segment's first byte.
@@ -21,25 +21,29 @@ pub struct Sent {
     /// It carries PSH: it ends the written bytes, and the host has announced no more.
     pub push: bool,
     /// Whether the bytes were sent before.
-    pub is_again: bool,
+    pub is_retransmission: bool,
     /// It is a window probe.
     pub is_probe: bool,
 }
 
-impl Sent {
+impl DataSegment {
     /// Whether it carries new data within the peer's window.
     pub fn is_new_data(&self) -> bool {
-        self.bytes > 0 && !self.is_again && !self.is_probe
+        self.bytes > 0 && !self.is_retransmission && !self.is_probe
     }
 }
 
 /// Chooses the next segment, of at most `bytes_max` bytes; `None` if nothing may be sent.
-pub fn transmit<R: Recovery>(flow: &mut Protocol, bytes_max: u32, now: Nanos) -> Option<Sent> {
+pub fn transmit<R: Recovery>(
+    flow: &mut Protocol,
+    bytes_max: u32,
+    now: Nanos,
+) -> Option<DataSegment> {
     if flow.is_frozen {
         return None;
     }
     let Span { from, to, room, cause } = R::next(flow)?;
-    let bytes_max = match (flow.until_heard, cause) {
+    let bytes_max = match (flow.until_resumed, cause) {
         (None, Cause::Next | Cause::Hole) => bytes_max,
         (Some(0), _) => return None,
         _ => flow.mss.into(),
@@ -48,7 +52,7 @@ pub fn transmit<R: Recovery>(flow: &mut Protocol, bytes_max: u32, now: Nanos) ->
     let left = to.min(flow.written).saturating_sub(from);
     let mss = u64::from(flow.mss);
     let mut bytes = left.min(open).min(bytes_max.into());
-    if bytes > mss && (bytes < left || !may_end(flow)) {
+    if bytes > mss && (bytes < left || !nagle_allows(flow)) {
         // Only whole segments, as long as more follows.
         bytes -= bytes % mss;
     }
@@ -60,30 +64,31 @@ pub fn transmit<R: Recovery>(flow: &mut Protocol, bytes_max: u32, now: Nanos) ->
         return None;
     }
     let is_probe = cause == Cause::TailProbe;
-    if !fin && bytes < mss && !is_probe && !may_be_small(flow, from, bytes, reaches_end) {
+    if !fin && bytes < mss && !is_probe && !may_send_small(flow, from, bytes, reaches_end) {
         return None;
     }
     let end = from + bytes + u64::from(fin);
-    let is_again = from < flow.highest;
+    let is_retransmission = from < flow.highest;
     if cause != Cause::Hole {
         flow.next = end;
     }
     flow.highest = flow.highest.max(end);
-    flow.until_heard = flow.until_heard.map(|left| left - 1);
+    flow.until_resumed = flow.until_resumed.map(|left| left - 1);
     if !bytes.is_multiple_of(mss) {
         flow.small_end = seq_of(flow.send_base, from + bytes);
     }
     let seq = seq_of(flow.send_base, from);
     let bytes = bytes as u32;
     let push = reaches_end && !matches!(flow.tail, Tail::More | Tail::Part);
-    let sent = Sent { seq, position: from, bytes, fin, push, is_again, is_probe: false };
+    let sent =
+        DataSegment { seq, position: from, bytes, fin, push, is_retransmission, is_probe: false };
     R::on_sent(flow, &sent, end, cause, now);
     Some(sent)
 }
 
 /// Whether the last written bytes may be sent although they do not fill a segment: by Nagle's algorithm, if no small segment is
 /// in flight (RFC 9293, 3.7.4 and A.3: Minshall's), and if the host has not announced to write more.
-fn may_end(flow: &Protocol) -> bool {
+fn nagle_allows(flow: &Protocol) -> bool {
     let acknowledged = seq_of(flow.send_base, flow.acknowledged);
     let has_small = flow.outstanding() > 0 && flow.small_end.since(acknowledged) > 0;
     let waits = flow.tail.waits() && !flow.is_finished;
@@ -91,27 +96,27 @@ fn may_end(flow: &Protocol) -> bool {
 }
 
 /// Whether a small segment may be sent, also considering silly windows (RFC 9293, 3.8.6.2.1).
-fn may_be_small(flow: &Protocol, from: u64, bytes: u64, reaches_end: bool) -> bool {
+fn may_send_small(flow: &Protocol, from: u64, bytes: u64, reaches_end: bool) -> bool {
     let is_first = from == flow.acknowledged;
-    let is_again = from < flow.highest;
+    let is_retransmission = from < flow.highest;
     let is_tiny_window = flow.window_bytes < u32::from(flow.mss);
     let is_half_of_window = 2 * bytes >= u64::from(flow.window_max.max(1));
-    is_again
+    is_retransmission
         || match reaches_end {
-            true => may_end(flow) || is_half_of_window && !flow.tail.waits(),
+            true => nagle_allows(flow) || is_half_of_window && !flow.tail.waits(),
             false => is_first && is_tiny_window || is_half_of_window,
         }
 }
 
 /// Whether Nagle's algorithm holds back the last written bytes until the peer acknowledges a small segment. An acknowledgement
 /// that waits for them may not wait: the peer's own next segment, and so its acknowledgement, may be held back for it.
-pub fn waits_for_peer(flow: &Protocol) -> bool {
+pub fn is_held_by_nagle(flow: &Protocol) -> bool {
     let left = flow.written.saturating_sub(flow.next);
-    left > 0 && left < u64::from(flow.mss) && !flow.tail.waits() && !may_end(flow)
+    left > 0 && left < u64::from(flow.mss) && !flow.tail.waits() && !nagle_allows(flow)
 }
 
 /// Whether bytes wait for the host to write more, with nothing in flight whose acknowledgement they would wait for first.
-pub fn is_held(flow: &Protocol) -> bool {
+pub fn is_corked(flow: &Protocol) -> bool {
     flow.tail.waits() && flow.outstanding() == 0 && flow.next < flow.written
 }
 
@@ -125,18 +130,18 @@ pub fn is_blocked(flow: &Protocol) -> bool {
 }
 
 /// Chooses a window probe: one byte or the FIN, whatever the window (RFC 9293, 3.8.6.1).
-pub fn probe(flow: &mut Protocol) -> Option<Sent> {
+pub fn window_probe(flow: &mut Protocol) -> Option<DataSegment> {
     if flow.is_frozen || flow.acknowledged >= flow.end() {
         return None;
     }
     let position = flow.acknowledged;
     let fin = position >= flow.written;
-    let is_again = position < flow.highest;
+    let is_retransmission = position < flow.highest;
     flow.highest = flow.highest.max(position + 1);
     flow.next = flow.next.max(position + 1);
     let seq = seq_of(flow.send_base, position);
     let bytes = u32::from(!fin);
-    Some(Sent { seq, position, bytes, fin, push: true, is_again, is_probe: true })
+    Some(DataSegment { seq, position, bytes, fin, push: true, is_retransmission, is_probe: true })
 }
 
 #[cfg(test)]

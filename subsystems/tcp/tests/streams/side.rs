@@ -237,7 +237,7 @@ impl Side {
         }
         let Some(last) = self.statistics else { return };
         if last.overdue_at.is_some_and(|at| at <= now) {
-            self.engine.command(now, self.flow, Command::LookForLoss);
+            self.engine.command(now, self.flow, Command::DetectLoss);
         }
         let wants = last.acknowledged < last.written
             || matches!(

@@ -2,41 +2,36 @@
 
 use wave_core::clock::Nanos;
 
-use super::{DUPLICATES, Heard, advance, begin, reduce};
+use super::{Ack, DUPLICATES, enter_recovery, on_cumulative_ack, update_reduction};
 use crate::flow::state::Protocol;
 
 /// Processes an acknowledgement. A duplicate says that a segment has arrived, but not which one.
-pub(super) fn count_duplicates(
-    flow: &mut Protocol,
-    heard: &Heard<'_>,
-    had: u64,
-    now: Nanos,
-) -> bool {
+pub(super) fn count_duplicates(flow: &mut Protocol, ack: &Ack<'_>, prior: u64, now: Nanos) -> bool {
     let mss = u64::from(flow.mss);
-    if heard.newly > 0 {
+    if ack.newly_acked > 0 {
         // Duplicates had reported all of these segments except the retransmitted one.
-        let told = heard.newly.saturating_sub(mss) / mss;
-        let left = u64::from(flow.duplicates).saturating_sub(told);
+        let reported = ack.newly_acked.saturating_sub(mss) / mss;
+        let left = u64::from(flow.duplicates).saturating_sub(reported);
         flow.duplicates = if flow.loss().is_recovering { left as u8 } else { 0 };
-        advance(flow, now);
+        on_cumulative_ack(flow, now);
         // A partial acknowledgement: the segment that the peer expects is lost, too.
         let lost = (flow.acknowledged + mss).min(flow.highest);
         match flow.disorder.as_mut().filter(|disorder| disorder.loss.is_recovering) {
             Some(disorder) => disorder.loss.lost = lost,
             None => flow.duplicates = 0,
         }
-    } else if heard.is_repeated {
+    } else if ack.is_duplicate {
         flow.duplicates = flow.duplicates.saturating_add(1);
         let is_loss = flow.duplicates == DUPLICATES && flow.acknowledged >= flow.recover;
         if is_loss && !flow.loss().is_recovering {
             if let Some(disorder) = &mut flow.disorder {
                 disorder.loss.lost = (flow.acknowledged + mss).min(flow.highest);
             }
-            begin(flow, had);
+            enter_recovery(flow, prior);
             return true;
         }
     }
     // Not safe: a partial acknowledgement indicates another loss.
-    reduce(flow, false);
+    update_reduction(flow, false);
     false
 }

@@ -5,18 +5,18 @@ use wave_core::clock::Nanos;
 use super::DUPLICATES;
 use crate::flow::disorder::Loss;
 use crate::flow::moment::Moment;
-use crate::flow::state::{Mark, Protocol};
+use crate::flow::state::{Protocol, RxtMark};
 
 /// Remembers when later data overtakes retransmissions.
-pub(super) fn watch_holes(flow: &mut Protocol, now: Nanos) {
+pub(super) fn track_retransmissions(flow: &mut Protocol, now: Nanos) {
     let Protocol { disorder: Some(disorder), acknowledged, highest, .. } = flow else { return };
     let loss = &mut disorder.loss;
     let Some(mark) = &mut loss.mark else { return };
     if loss.board.missing(*acknowledged, mark.end) == 0 {
         // Later retransmissions are compared with data sent from here on.
-        let end = loss.swept;
+        let end = loss.rxt_once;
         let has_more = loss.board.missing(*acknowledged, end) > 0;
-        let mark = Mark { end, highest: *highest, passed_at: Moment::NEVER };
+        let mark = RxtMark { end, highest: *highest, passed_at: Moment::NEVER };
         loss.mark = has_more.then_some(mark);
     } else if loss.board.end() > mark.highest && mark.passed_at.is_never() {
         mark.passed_at = now.into();
@@ -24,9 +24,9 @@ pub(super) fn watch_holes(flow: &mut Protocol, now: Nanos) {
 }
 
 /// Finds lost retransmissions: data sent later has arrived. Returns whether there is one.
-pub(super) fn find_lost_again(flow: &mut Protocol, now: Nanos) -> bool {
+pub(super) fn detect_lost_retransmission(flow: &mut Protocol, now: Nanos) -> bool {
     let Loss { board, mark, .. } = flow.loss();
-    let Some(Mark { end, highest, passed_at }) = *mark else { return false };
+    let Some(RxtMark { end, highest, passed_at }) = *mark else { return false };
     let window = reordering_window(flow);
     let is_overdue = passed_at.get().zip(window).is_some_and(|(at, window)| now >= at + window);
     let later_bytes = (board.end().saturating_sub(highest)) - board.missing(highest, board.end());
@@ -38,20 +38,20 @@ pub(super) fn find_lost_again(flow: &mut Protocol, now: Nanos) -> bool {
     }
     if let Some(disorder) = &mut flow.disorder {
         let loss = &mut disorder.loss;
-        (loss.mark, loss.again, loss.resend) = (None, end, flow.acknowledged);
+        (loss.mark, loss.lost_rxt, loss.high_rxt) = (None, end, flow.acknowledged);
     }
-    flow.until_heard = Some(1);
+    flow.until_resumed = Some(1);
     true
 }
 
 /// Remembers when bytes were first overtaken.
-pub(super) fn suspect(flow: &mut Protocol, now: Nanos) {
+pub(super) fn note_overtaken(flow: &mut Protocol, now: Nanos) {
     let Some(disorder) = &mut flow.disorder else { return };
     let loss = &mut disorder.loss;
     let Some(last) = loss.board.ranges().last() else { return };
-    if loss.suspect <= loss.lost && last.start > loss.lost {
-        loss.suspect = last.start;
-        loss.suspected_at = now;
+    if loss.overtaken <= loss.lost && last.start > loss.lost {
+        loss.overtaken = last.start;
+        loss.overtaken_at = now;
     }
 }
 
@@ -62,12 +62,12 @@ pub(super) fn reordering_window(flow: &Protocol) -> Option<Nanos> {
 }
 
 /// Finds the position before which all bytes that the peer does not have are lost.
-pub(super) fn find_lost(flow: &Protocol, now: Nanos) -> Option<u64> {
-    let Loss { board, suspect, suspected_at, .. } = flow.loss();
+pub(super) fn detect_lost(flow: &Protocol, now: Nanos) -> Option<u64> {
+    let Loss { board, overtaken, overtaken_at, .. } = flow.loss();
     let first = board.ranges().first()?.start;
     let window = reordering_window(flow);
-    let is_overdue = window.is_some_and(|window| now >= *suspected_at + window);
-    let by_time = (*suspect > flow.acknowledged && is_overdue).then_some(*suspect);
+    let is_overdue = window.is_some_and(|window| now >= *overtaken_at + window);
+    let by_time = (*overtaken > flow.acknowledged && is_overdue).then_some(*overtaken);
     // If bytes were late without being lost before, only time reveals a loss.
     if flow.reordering > 0 && window.is_some() {
         return by_time;

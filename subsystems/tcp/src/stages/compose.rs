@@ -14,7 +14,7 @@ use crate::seq::{Seq, seq_of};
 
 /// Contents of a segment's headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Said {
+pub struct SegmentHeader {
     /// Sequence number of the segment's first byte.
     pub seq: Seq,
     /// Acknowledgement number: the sequence number that we expect next.
@@ -33,32 +33,38 @@ pub struct Said {
 
 /// Composes a segment's headers. The segment acknowledges all bytes received and advertises the window, so nothing else needs
 /// to.
-pub fn say(flow: &mut Protocol, seq: Seq, flags: Flags, bytes: u32, now: Nanos) -> Said {
+pub fn compose_header(
+    flow: &mut Protocol,
+    seq: Seq,
+    flags: Flags,
+    bytes: u32,
+    now: Nanos,
+) -> SegmentHeader {
     let ack = flow.expected();
     let echoes = flow.ecn.is_some_and(|ecn| ecn.is_echoing) && !flags.contains(Flags::RST);
     let flags = if echoes { flags | Flags::ECE } else { flags };
     let mut options = Options::default();
-    let tells = flow.is_selective && !flags.contains(Flags::RST);
+    let may_sack = flow.is_selective && !flags.contains(Flags::RST);
     let has_blocks =
         |disorder: &Disorder| !(disorder.intervals.is_empty() && disorder.duplicate.is_empty());
-    let must_tell = flow.disorder.as_deref().is_some_and(has_blocks);
+    let has_sack_blocks = flow.disorder.as_deref().is_some_and(has_blocks);
     // A full segment has no room for blocks: they are sent with the next bare acknowledgement.
-    if tells && bytes == 0 {
-        tell_blocks(flow, &mut options);
+    if may_sack && bytes == 0 {
+        add_sack_blocks(flow, &mut options);
     }
     let window = host::window(flow);
-    flow.told = ack;
-    flow.untold_bytes = 0;
+    flow.last_ack_sent = ack;
+    flow.since_ack_bytes = 0;
     flow.acknowledge_at = Moment::NEVER;
-    flow.acknowledge_now &= tells && must_tell && bytes > 0;
+    flow.acknowledge_now &= may_sack && has_sack_blocks && bytes > 0;
     options.timestamps = flow
         .has_timestamps
         .then(|| (milliseconds(now).wrapping_add(flow.timestamp_offset), flow.recent));
-    Said { seq, ack, window, flags, bytes, ecn: Ecn::NotCapable, options }
+    SegmentHeader { seq, ack, window, flags, bytes, ecn: Ecn::NotCapable, options }
 }
 
 /// Adds SACK blocks: first bytes that arrived twice, then out-of-order intervals (RFC 2018, section 4; RFC 2883).
-fn tell_blocks(flow: &mut Protocol, options: &mut Options) {
+fn add_sack_blocks(flow: &mut Protocol, options: &mut Options) {
     let base = flow.receive_base;
     let seq = |position: u64| seq_of(base, position);
     let Some(disorder) = &mut flow.disorder else { return };
@@ -71,20 +77,20 @@ fn tell_blocks(flow: &mut Protocol, options: &mut Options) {
 
 /// The progress to report to a connection's host, if it is worth an event: received bytes, the end of the stream, or free room
 /// in the send ring (a quarter of the ring, or all written bytes acknowledged).
-pub fn news(flow: &mut Protocol) -> Option<Progress> {
+pub fn notify(flow: &mut Protocol) -> Option<Progress> {
     let received = flow.landed;
     let acknowledged = flow.acknowledged_bytes();
     let is_finished = flow.has_landed_fin();
-    let (told_received, told_acknowledged) = flow.host_told;
-    let freed = acknowledged - told_acknowledged;
-    let is_news = received != told_received
-        || is_finished != flow.host_told_end
+    let (notified_received, notified_acknowledged) = flow.notified;
+    let freed = acknowledged - notified_acknowledged;
+    let is_due = received != notified_received
+        || is_finished != flow.notified_end
         || freed >= u64::from(flow.send_ring_bytes / 4)
         || (freed > 0 && acknowledged == flow.written);
-    if !is_news {
+    if !is_due {
         return None;
     }
-    flow.host_told = (received, acknowledged);
-    flow.host_told_end = is_finished;
+    flow.notified = (received, acknowledged);
+    flow.notified_end = is_finished;
     Some(Progress { socket: flow.socket, received, acknowledged, is_finished })
 }
