@@ -28,7 +28,7 @@ use std::time::Instant;
 use parking_lot::{Mutex, MutexGuard};
 use wave_agent::lanes::{In, Out, ROOM_EVERY, Sleeper, lane};
 use wave_core::clock::Nanos;
-use wave_tcp::context::{ContextId, Filled, Moved};
+use wave_tcp::context::{ContextId, Filled, Update};
 use wave_tcp::datapath::{
     Batch, Command, Datapath, EFFECTS_PER_STEP, Effect, Established, FlowId, Limits, NoRoom,
     Packet, Path, Ring, Statistics, Ticket, Tuple,
@@ -280,18 +280,18 @@ impl<W: Wire> Groups<W> {
     }
 
     /// Tells a flow's group of pages that have memory by now.
-    fn note_filled(&mut self, context: ContextId, moved: &Moved) {
-        let known = self.memory_of(moved.flow);
+    fn note_filled(&mut self, context: ContextId, update: &Update) {
+        let known = self.memory_of(update.flow);
         let Some(known) = known.filter(|known| known.process == context.process) else { return };
         let (process, rings) = (known.process, known.rings);
-        let before = std::mem::replace(&mut known.filled, moved.filled);
+        let before = std::mem::replace(&mut known.filled, update.filled);
         let grown = [
-            (before.receive, moved.filled.receive, rings[0]),
-            (before.send, moved.filled.send, rings[1]),
+            (before.receive, update.filled.receive, rings[0]),
+            (before.send, update.filled.send, rings[1]),
         ];
         for (before, now, ring) in grown {
             if now > before {
-                self.order(moved.flow, |_| Order::Filled(process, ring, now));
+                self.order(update.flow, |_| Order::Filled(process, ring, now));
             }
         }
     }
@@ -392,16 +392,16 @@ impl<W: Wire> Datapath<Frame> for Groups<W> {
             let group = tuple_of(&packet).map_or(0, |tuple| self.steering.group_of(&tuple));
             self.pass(group.into(), packet);
         }
-        while let Some((context, moved)) = batch.requests.front().copied() {
-            let (at, flow) = self.place(moved.flow);
+        while let Some((context, update)) = batch.requests.front().copied() {
+            let (at, flow) = self.place(update.flow);
             let group = &self.groups[at];
             if group.orders.is_behind() || group.requests.len() >= REQUESTS_MAX {
                 break;
             }
             batch.requests.pop_front();
-            self.note_filled(context, &moved);
+            self.note_filled(context, &update);
             let group = &mut self.groups[at];
-            group.orders.send(Order::Request(context, Moved { flow, ..moved }));
+            group.orders.send(Order::Request(context, Update { flow, ..update }));
             group.requests.push_back(self.submitted);
             self.submitted += 1;
         }

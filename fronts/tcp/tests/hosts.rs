@@ -19,7 +19,7 @@ use wave_front_tcp::{
 use wave_links::socket::Connection;
 use wave_links::{Memory, Payload};
 use wave_tcp::context::{
-    Event, Filled, Moved, Progress, QUEUE_ENTRIES, Request, Sharing, Tail, window,
+    Event, Filled, Progress, QUEUE_ENTRIES, Request, Sharing, Tail, Update, window,
 };
 use wave_tcp::datapath::{FlowId, Ring};
 
@@ -72,9 +72,9 @@ fn push(program: &Program, sender: &mut Sender, request: Request) {
     sender.publish(&program.port);
 }
 
-fn moved(written: u64) -> Request {
+fn update(written: u64) -> Request {
     let flow = FlowId { index: 1, generation: 2 };
-    Request::Moved(Moved {
+    Request::Update(Update {
         flow,
         written,
         read: 0,
@@ -102,11 +102,11 @@ fn requests_events_and_payload_cross() {
     let local: SocketAddr = "[2001:db8::1]:80".parse().unwrap();
     let listen = Request::Listen { listener: 3, local, backlog: 9, sharing: Sharing::default() };
     push(&program, &mut program.requests(0), listen);
-    push(&program, &mut program.requests(1), moved(7));
+    push(&program, &mut program.requests(1), update(7));
     let mut taken = Vec::new();
     let got = process.poll(8, |context, request| taken.push((context, request))).unwrap();
     assert_eq!(got, 2);
-    assert_eq!(taken, [(0, Taken::Request(listen)), (1, Taken::Request(moved(7)))]);
+    assert_eq!(taken, [(0, Taken::Request(listen)), (1, Taken::Request(update(7)))]);
 
     program.payload.write(123, b"bytes").unwrap();
     let mut bytes = [0; 5];
@@ -132,13 +132,13 @@ fn contexts_are_polled_fairly_and_within_the_budget() {
     let (program, mut process) = test.take_in(3);
     for context in 0..3 {
         let mut requests = program.requests(context);
-        (0..100).for_each(|written| push(&program, &mut requests, moved(written)));
+        (0..100).for_each(|written| push(&program, &mut requests, update(written)));
     }
     let mut taken = [0_u64; 3];
     while taken.iter().sum::<u64>() < 300 {
         let before: u64 = taken.iter().sum();
         let got = process.poll(20, |context, request| {
-            assert_eq!(request, Taken::Request(moved(taken[usize::from(context)])));
+            assert_eq!(request, Taken::Request(update(taken[usize::from(context)])));
             taken[usize::from(context)] += 1;
         });
         assert_eq!(got.unwrap() as u64, taken.iter().sum::<u64>() - before);

@@ -562,11 +562,11 @@ impl<Q: Queues> Context<Q> {
         while let Some(&name) = self.dirty.front() {
             // The socket may have ended meanwhile.
             if let Some(socket) = self.find(name) {
-                if let Some(moved) = socket.moved() {
-                    if !self.line.push(&Request::Moved(moved))? {
+                if let Some(update) = socket.update() {
+                    if !self.line.push(&Request::Update(update))? {
                         return Ok(());
                     }
-                    if !self.socket(name).told(&moved) {
+                    if !self.socket(name).told(&update) {
                         continue;
                     }
                 }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use wave_tcp::context::{FILL_MAX, Filled, Known, Moved, Progress, SocketOptions, Tail};
+use wave_tcp::context::{FILL_MAX, Filled, Known, Progress, SocketOptions, Tail, Update};
 use wave_tcp::datapath::{FlowId, Ring};
 
 use crate::line::Fault;
@@ -261,7 +261,7 @@ impl Socket {
     }
 
     /// The next move to report to the agent. `None` if there is no flow. Memory is reported in steps: see [`Socket::told`].
-    pub fn moved(&self) -> Option<Moved> {
+    pub fn update(&self) -> Option<Update> {
         let (receiving, sending) = (&self.receiving, &self.sending);
         let filled = Filled {
             receive: receiving.filled.min(receiving.told_filled + FILL_MAX),
@@ -271,7 +271,7 @@ impl Socket {
             true => sending.written.min(filled.send.into()),
             false => sending.written,
         };
-        Some(Moved {
+        Some(Update {
             flow: self.flow()?,
             written,
             read: receiving.read,
@@ -283,11 +283,11 @@ impl Socket {
     }
 
     /// Records that a move was reported to the agent. Returns whether it included all memory.
-    pub fn told(&mut self, moved: &Moved) -> bool {
+    pub fn told(&mut self, update: &Update) -> bool {
         let (receiving, sending) = (&mut self.receiving, &mut self.sending);
-        receiving.told = moved.read;
-        sending.told = moved.written;
-        (receiving.told_filled, sending.told_filled) = (moved.filled.receive, moved.filled.send);
+        receiving.told = update.read;
+        sending.told = update.written;
+        (receiving.told_filled, sending.told_filled) = (update.filled.receive, update.filled.send);
         (receiving.told_filled, sending.told_filled) == (receiving.filled, sending.filled)
     }
 
@@ -415,9 +415,9 @@ mod tests {
         let mut socket = open();
         assert!(!socket.sending.advance(100));
         assert_eq!(socket.progress(&progress(0, 1, false)), Err(Fault));
-        let moved = socket.moved().unwrap();
-        assert_eq!(moved.written, 100);
-        socket.told(&moved);
+        let update = socket.update().unwrap();
+        assert_eq!(update.written, 100);
+        socket.told(&update);
         socket.progress(&progress(4096, 100, false)).unwrap();
         socket.progress(&progress(10, 10, false)).unwrap();
         assert_eq!((socket.receiving.available(), socket.sending.room()), (4096, 4096));
@@ -457,10 +457,10 @@ mod tests {
         assert_eq!(socket.sending.wanted(1), None);
         let mut told = Vec::new();
         loop {
-            let moved = socket.moved().unwrap();
-            told.push((moved.written >> 10, moved.filled.receive >> 10, moved.is_finished));
-            assert!(moved.written <= u64::from(moved.filled.send));
-            if socket.told(&moved) {
+            let update = socket.update().unwrap();
+            told.push((update.written >> 10, update.filled.receive >> 10, update.is_finished));
+            assert!(update.written <= u64::from(update.filled.send));
+            if socket.told(&update) {
                 break;
             }
         }
@@ -476,13 +476,13 @@ mod tests {
         socket.progress(&progress(2000, 0, false)).unwrap();
         assert!(!socket.receiving.advance(1023));
         assert!(socket.receiving.advance(1));
-        let moved = socket.moved().unwrap();
-        socket.told(&moved);
+        let update = socket.update().unwrap();
+        socket.told(&update);
         assert!(!socket.receiving.advance(400));
         socket.progress(&progress(5000, 0, false)).unwrap();
         assert!(socket.receiving.advance(1));
-        let moved = socket.moved().unwrap();
-        socket.told(&moved);
+        let update = socket.update().unwrap();
+        socket.told(&update);
         assert!(!socket.receiving.advance(255));
         assert!(socket.receiving.advance(1));
     }

@@ -55,7 +55,7 @@ pub struct ContextId {
 /// The host has written or read. Positions before earlier ones are ignored; impossible ones end the connection, because the
 /// host is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moved {
+pub struct Update {
     /// The connection.
     pub flow: FlowId,
     /// Position: all bytes before it are in the ring and may be sent.
@@ -201,7 +201,7 @@ impl Trouble {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// The host has written or read.
-    Moved(Moved),
+    Update(Update),
     /// Listen at an address. Port 0 asks for any free port; an unspecified address stands for the agent's own.
     Listen {
         /// The host's name for the listener.

@@ -11,7 +11,7 @@ use core::ops::Range;
 use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 
-use crate::context::{ContextId, Moved, Progress};
+use crate::context::{ContextId, Progress, Update};
 use crate::seq::Seq;
 
 /// Limit of effects of one step of [`Datapath::poll`].
@@ -116,7 +116,7 @@ pub struct Batch<'a, F> {
     /// Frames that wait for the pre stage.
     pub packets: &'a mut VecDeque<Packet<F>>,
     /// Hosts' stream updates, with the context that sent each.
-    pub requests: &'a mut VecDeque<(ContextId, Moved)>,
+    pub requests: &'a mut VecDeque<(ContextId, Update)>,
 }
 
 /// Headers of a segment, starting with Ethernet's.

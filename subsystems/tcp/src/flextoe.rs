@@ -13,7 +13,7 @@ use alloc::sync::Arc;
 
 use wave_core::clock::Nanos;
 
-use crate::context::{ContextId, Moved};
+use crate::context::{ContextId, Update};
 use crate::copies::Copies;
 use crate::counters::Counters;
 use crate::datapath::{
@@ -52,7 +52,7 @@ pub struct FlexToe<F, E = Inline<F>> {
     sequencer: Sequencer,
     schedule: Schedule,
     packets: VecDeque<Packet<F>>,
-    requests: VecDeque<(ContextId, Moved)>,
+    requests: VecDeque<(ContextId, Update)>,
     copies: Copies,
     /// Packets in the executor, each of which may ask for a copy.
     packets_in_flight: usize,
@@ -134,9 +134,9 @@ impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
                     self.packets_in_flight += usize::from(packet.is_some());
                     packet.map(Entry::Packet)
                 }
-                4 => self.requests.pop_front().map(|(context, moved)| {
-                    self.schedule.begin(moved.flow);
-                    Entry::Request(context, moved)
+                4 => self.requests.pop_front().map(|(context, update)| {
+                    self.schedule.begin(update.flow);
+                    Entry::Request(context, update)
                 }),
                 5 => self.schedule.next_ready(now).map(|flow| {
                     self.schedule.begin(flow);

@@ -17,7 +17,7 @@ use core::ops::Range;
 
 use wave_core::clock::Nanos;
 
-use crate::context::{ContextId, Moved, Progress, Tail};
+use crate::context::{ContextId, Progress, Tail, Update};
 use crate::counters::Tally;
 use crate::datapath::{Checksum, Effect, FlowId, Limits, Packet};
 use crate::flow::disorder::Pool;
@@ -60,7 +60,7 @@ pub enum Entry<F> {
     /// RX: a received frame.
     Packet(Packet<F>),
     /// HC: a host has written or read.
-    Request(ContextId, Moved),
+    Request(ContextId, Update),
     /// A copy to a host's ring is done, and so are all earlier ones.
     Copied(FlowId, Copied),
     /// TX: the scheduler allows the flow to send one segment.
@@ -96,7 +96,7 @@ impl<F> Entry<F> {
                 checksum: *checksum,
                 segment_bytes: *segment_bytes,
             }),
-            Entry::Request(context, moved) => Entry::Request(*context, *moved),
+            Entry::Request(context, update) => Entry::Request(*context, *update),
             Entry::Copied(flow, copied) => Entry::Copied(*flow, *copied),
             Entry::Transmit(flow) => Entry::Transmit(*flow),
             Entry::Announce(flow, asked) => Entry::Announce(*flow, *asked),
@@ -176,7 +176,7 @@ pub struct Routed<F> {
 #[derive(Clone, Debug)]
 enum Work<F> {
     Segment { frame: F, summary: Summary, payload: Range<usize> },
-    Request(ContextId, Moved),
+    Request(ContextId, Update),
     Copied(Copied),
     Transmit,
     Announce(u8),
@@ -231,7 +231,7 @@ pub fn pre<F: AsRef<[u8]>>(
     let Stamped { now, entry, .. } = stamped;
     let (flow, work) = match entry {
         Entry::Packet(packet) => return examine(table, trace, now, packet, &mut out),
-        Entry::Request(context, moved) => (moved.flow, Work::Request(context, moved)),
+        Entry::Request(context, update) => (update.flow, Work::Request(context, update)),
         Entry::Copied(flow, copied) => (flow, Work::Copied(copied)),
         Entry::Transmit(flow) => (flow, Work::Transmit),
         Entry::Announce(flow, asked) => (flow, Work::Announce(asked)),
@@ -354,7 +354,7 @@ fn decide<F, R: Recovery>(
             }
             process_segment::<F, R>(flow, now, frame, summary, payload, decided);
         }
-        Work::Request(context, moved) => process_request(flow, context, &moved, outcome),
+        Work::Request(context, update) => process_request(flow, context, &update, outcome),
         Work::Copied(copied) => {
             // Before these bytes are acknowledged, because the earlier ones had a different mark.
             if let Some(header) = process_marks(flow, copied.marks, now) {
@@ -506,7 +506,12 @@ fn expedite_acknowledgement(flow: &mut Protocol) -> bool {
     has_to
 }
 
-fn process_request(flow: &mut Protocol, context: ContextId, moved: &Moved, outcome: &mut Outcome) {
+fn process_request(
+    flow: &mut Protocol,
+    context: ContextId,
+    update: &Update,
+    outcome: &mut Outcome,
+) {
     // A process may not move another process's streams.
     if flow.context.process != context.process {
         outcome.tally.foreign_requests = 1;
@@ -514,7 +519,7 @@ fn process_request(flow: &mut Protocol, context: ContextId, moved: &Moved, outco
     }
     // Events go to the context that used the connection last.
     flow.context = context;
-    let done = host::moved(flow, moved);
+    let done = host::apply_update(flow, update);
     flow.acknowledge_now |= done.opens_window;
     if done.is_wrong {
         flow.is_at_fault = true;

@@ -88,7 +88,7 @@ use executors::{Executor, Inline, Threads};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, Runner};
 use wave_core::clock::Nanos;
-use wave_tcp::context::{ContextId, Filled, Moved, Tail};
+use wave_tcp::context::{ContextId, Filled, Tail, Update};
 use wave_tcp::datapath::{
     Checksum, Established, Fin, FlowId, Limits, Packet, Receiving, Ring, Sending, Tuple,
 };
@@ -184,7 +184,7 @@ fn segment(port: u16, position: usize) -> Entry<Vec<u8>> {
 fn turns(flow: FlowId, port: u16) -> Vec<Entry<Vec<u8>>> {
     let copied =
         |landed| Copied { landed, acknowledge: Some(AckTiming::Now), marks: Marks::default() };
-    let written = Moved {
+    let written = Update {
         flow,
         written: 1_500,
         read: 0,

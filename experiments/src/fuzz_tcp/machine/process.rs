@@ -3,7 +3,7 @@
 use std::net::{Ipv6Addr, SocketAddr};
 
 use wave_core::clock::Nanos;
-use wave_tcp_planted::context::{Filled, Moved, Request, Sharing, Tail};
+use wave_tcp_planted::context::{Filled, Request, Sharing, Tail, Update};
 use wave_tcp_planted::datapath::Ring;
 
 use super::super::Oracle;
@@ -117,8 +117,9 @@ impl Machine {
         }
         filled.send = filled.send.max((*wrote).min(ring_bytes.into()) as u32);
         let Socket { wrote: written, read, is_finished, is_eager, filled, .. } = self.sockets[at];
-        let moved = Moved { flow, written, read, is_finished, is_eager, tail: Tail::Whole, filled };
-        self.ask(now, Request::Moved(moved));
+        let update =
+            Update { flow, written, read, is_finished, is_eager, tail: Tail::Whole, filled };
+        self.ask(now, Request::Update(update));
     }
 
     /// Closes a socket. Resets the connection if bytes are unread or still to come.

@@ -163,13 +163,13 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         };
         relay.fill(seated.process.payload_mut());
         let turn = relay.turn(seated.process.payload());
-        let (flow, moved) = (relay.held.flow, relay.moved());
+        let (flow, update) = (relay.held.flow, relay.update());
         let end = match turn {
             Turn::Open => None,
             Turn::Ended => Some(Request::Close { flow }),
             Turn::Reset => Some(Request::Abort { flow }),
         };
-        for request in moved.map(Request::Moved).into_iter().chain(end) {
+        for request in update.map(Request::Update).into_iter().chain(end) {
             let memory = Lent(seated.process.payload_mut());
             self.stack.request(now, context, request, memory);
         }
@@ -238,7 +238,7 @@ pub(super) fn may_be_demoted<D: Paths>(
 /// The connection that a request of its owner is about, unless it asks for another process's.
 pub(super) fn subject(request: &Request) -> Option<FlowId> {
     match *request {
-        Request::Moved(moved) => Some(moved.flow),
+        Request::Update(update) => Some(update.flow),
         Request::Close { flow }
         | Request::Abort { flow }
         | Request::Inquire { flow }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use wave_agent::lanes::{In, Out, PIECES_PER_STEP, ROOM_EVERY, Weigh};
 use wave_core::clock::Nanos;
 use wave_links::LentPayload;
-use wave_tcp::context::{ContextId, Moved, Progress};
+use wave_tcp::context::{ContextId, Progress, Update};
 use wave_tcp::datapath::{
     Batch, Command, Datapath, EFFECTS_PER_STEP, Effect, FlowId, Limits, Packet, Path, Ring,
     Statistics,
@@ -32,7 +32,7 @@ const CONTROL_PACKETS_MAX: u32 = 64;
 pub(super) enum Order {
     /// A frame of the group's that arrived elsewhere, or comes from the control plane.
     Packet(Packet<Frame>),
-    Request(ContextId, Moved),
+    Request(ContextId, Update),
     /// Pages of this ring of a process, from its first byte on, have memory.
     Filled(u16, Ring, u32),
     Command(FlowId, Command),
@@ -61,7 +61,7 @@ pub(super) struct Engine<W> {
     pub(super) orders: In<Order>,
     pub(super) reports: Out<Report, Bell>,
     packets: VecDeque<Packet<Frame>>,
-    requests: VecDeque<(ContextId, Moved)>,
+    requests: VecDeque<(ContextId, Update)>,
     effects: VecDeque<Effect<Frame>>,
     /// Requests taken from the control plane.
     taken: u64,
@@ -139,9 +139,9 @@ impl<W: Wire> Engine<W> {
                     self.packets.push_back(packet);
                 }
                 Order::Packet(_) => {}
-                Order::Request(context, moved) => {
+                Order::Request(context, update) => {
                     self.taken += 1;
-                    self.requests.push_back((context, moved));
+                    self.requests.push_back((context, update));
                 }
                 Order::Filled(process, ring, bytes) => self.memory.filled(process, ring, bytes),
                 Order::Command(flow, command) => {

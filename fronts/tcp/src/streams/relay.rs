@@ -8,7 +8,7 @@ use rustix::event::epoll::EventFlags;
 use rustix::net::sockopt::set_socket_linger;
 use serde::{Deserialize, Serialize};
 use wave_links::LentPayload;
-use wave_tcp::context::{FILL_MAX, Filled, Moved, Progress, Tail};
+use wave_tcp::context::{FILL_MAX, Filled, Progress, Tail, Update};
 use wave_tcp::control::HeldFlow;
 use wave_tcp::datapath::Ring;
 
@@ -194,13 +194,13 @@ impl Relay {
     }
 
     /// What the stack has yet to be told.
-    pub(crate) fn moved(&mut self) -> Option<Moved> {
+    pub(crate) fn update(&mut self) -> Option<Update> {
         let held = &self.held;
         let now = (held.read, held.written, held.filled, held.has_ended);
         if std::mem::replace(&mut self.told, now) == now {
             return None;
         }
-        Some(Moved {
+        Some(Update {
             flow: held.flow,
             written: held.written,
             read: held.read,

@@ -22,8 +22,8 @@ use wave_links::socket::{Connection, SocketError};
 use wave_links::{Payload, SocketBell};
 use wave_posix::{Options, Toe};
 use wave_tcp::context::{
-    Event, FILL_MAX, Filled, Moved, QUEUE_ENTRIES, Reason, Request, Sharing, SocketOptions, Tail,
-    Trouble,
+    Event, FILL_MAX, Filled, QUEUE_ENTRIES, Reason, Request, Sharing, SocketOptions, Tail, Trouble,
+    Update,
 };
 use wave_tcp::datapath::{FlowId, Ring};
 
@@ -231,8 +231,8 @@ impl Window {
     }
 }
 
-fn moved(flow: FlowId, written: u64, filled: Filled) -> Request {
-    Request::Moved(Moved {
+fn update(flow: FlowId, written: u64, filled: Filled) -> Request {
+    Request::Update(Update {
         flow,
         written,
         read: 0,
@@ -280,7 +280,7 @@ fn garbage(path: &Path, seed: u32) {
         if round % 2 == 0 {
             let flows: VecDeque<_> = (0..3).map(|_| window.flow(RING_BYTES)).collect();
             for (_, flow, _) in flows {
-                window.ask(moved(flow, 0, Filled::default()));
+                window.ask(update(flow, 0, Filled::default()));
             }
             assert_eq!(window.listen(9_000), None);
         }
@@ -387,7 +387,7 @@ fn holes(path: &Path) {
         let before = resident(&payload);
         let (written, filled) = lie(&window.program.payload, send);
         let own = resident(&payload) - before;
-        window.ask(moved(flow, written, filled));
+        window.ask(update(flow, written, filled));
         window.fails(socket, Reason::Invalid);
         assert_eq!(resident(&payload), before + own, "the agent has filled a hole");
     }
@@ -395,7 +395,7 @@ fn holes(path: &Path) {
     let (socket, flow, send) = window.flow(1 << 20);
     window.program.payload.populate(send.offset, 8_192).unwrap();
     let before = resident(&payload);
-    window.ask(moved(flow, 8_192, Filled { receive: 0, send: 8_192 }));
+    window.ask(update(flow, 8_192, Filled { receive: 0, send: 8_192 }));
     loop {
         match window.any_event() {
             Event::Progress(progress) if progress.acknowledged == 8_192 => break,
@@ -578,7 +578,7 @@ fn die(path: &Path, at: u32) {
             }
         };
         window.program.payload.populate(send.offset, RING_BYTES).unwrap();
-        window.ask(moved(flow, 1_000, Filled { receive: RING_BYTES, send: RING_BYTES }));
+        window.ask(update(flow, 1_000, Filled { receive: RING_BYTES, send: RING_BYTES }));
         step(7);
         window.ask(Request::Close { flow });
         step(8);
@@ -624,7 +624,7 @@ fn ports(path: &Path) {
     for index in 0..BOUNDS.flows {
         for generation in 0..16 {
             let flow = FlowId { index, generation };
-            window.ask(moved(flow, 1, Filled { receive: u32::MAX, send: u32::MAX }));
+            window.ask(update(flow, 1, Filled { receive: u32::MAX, send: u32::MAX }));
             window.ask(Request::Abort { flow });
             window.ask(Request::Close { flow });
             window.ask(Request::Configure { flow, options: SocketOptions::default() });
@@ -642,7 +642,7 @@ fn ports(path: &Path) {
 fn beyond(path: &Path) {
     let mut window = Window::open(path, 1, PAYLOAD_BYTES).unwrap();
     let (socket, flow, ring) = window.flow(RING_BYTES);
-    window.ask(moved(flow, u64::from(ring.bytes) + 1, Filled { receive: RING_BYTES, send: 0 }));
+    window.ask(update(flow, u64::from(ring.bytes) + 1, Filled { receive: RING_BYTES, send: 0 }));
     window.fails(socket, Reason::Invalid);
 }
 

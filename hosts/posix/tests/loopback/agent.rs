@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wave_core::clock::Nanos;
 use wave_front_tcp::{Door, DoorOptions, Process, Taken};
-use wave_tcp::context::{Event, Filled, Moved, Progress, Reason, Request, Tail};
+use wave_tcp::context::{Event, Filled, Progress, Reason, Request, Tail, Update};
 use wave_tcp::datapath::{FlowId, Ring};
 
 /// Number of turns without work before the agent parks.
@@ -104,7 +104,7 @@ struct End {
     listener: Option<u32>,
     receive: Ring,
     send: Ring,
-    host: Moved,
+    host: Update,
     is_closed: bool,
     /// Bytes delivered to this end.
     received: u64,
@@ -288,17 +288,17 @@ impl Loopback {
 
     fn request(&mut self, process: usize, request: Request) {
         match request {
-            Request::Moved(moved) => {
-                let Some(end) = self.end_mut(process, moved.flow) else { return };
-                let limit = Ring::limit(end.send.bytes, end.sent, moved.filled.send);
-                assert!(moved.written <= limit, "{moved:?}");
-                let (had, has) = (end.host.filled, moved.filled);
+            Request::Update(update) => {
+                let Some(end) = self.end_mut(process, update.flow) else { return };
+                let limit = Ring::limit(end.send.bytes, end.sent, update.filled.send);
+                assert!(update.written <= limit, "{update:?}");
+                let (had, has) = (end.host.filled, update.filled);
                 let rings =
                     [(end.receive, had.receive, has.receive), (end.send, had.send, has.send)];
-                assert!(moved.written >= end.host.written && moved.read >= end.host.read);
-                assert!(moved.read <= end.told.received, "{moved:?} of {:?}", end.told);
-                assert!(!end.host.is_finished || moved.written == end.host.written);
-                end.host = moved;
+                assert!(update.written >= end.host.written && update.read >= end.host.read);
+                assert!(update.read <= end.told.received, "{update:?} of {:?}", end.told);
+                assert!(!end.host.is_finished || update.written == end.host.written);
+                end.host = update;
                 for (ring, had, has) in rings {
                     let more = has.checked_sub(had).expect("populated memory never shrinks");
                     self.look_for(process, ring.offset + u64::from(had), more);
@@ -461,7 +461,7 @@ impl Loopback {
         let (is_finished, is_eager) = (false, false);
         let filled = Filled { receive: filled, send: 0 };
         let host =
-            Moved { flow, written: 0, read: 0, is_finished, is_eager, tail: Tail::Whole, filled };
+            Update { flow, written: 0, read: 0, is_finished, is_eager, tail: Tail::Whole, filled };
         let told = Progress { socket, received: 0, acknowledged: 0, is_finished };
         self.ends[at] = Some(End {
             process,

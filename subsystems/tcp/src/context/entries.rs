@@ -6,8 +6,8 @@ use wave_core::clock::Nanos;
 use wave_core::queue::{Entry, Tag};
 
 use super::{
-    Event, Filled, KeepAlive, Known, Moved, Progress, Reason, Request, Sharing, SocketOptions,
-    Tail, Trouble,
+    Event, Filled, KeepAlive, Known, Progress, Reason, Request, Sharing, SocketOptions, Tail,
+    Trouble, Update,
 };
 use crate::datapath::{FlowId, Ring};
 
@@ -71,7 +71,8 @@ impl Request {
     /// Encodes the request as an entry.
     pub fn to_words(&self) -> Words {
         match *self {
-            Request::Moved(Moved { flow, written, read, is_finished, is_eager, tail, filled }) => {
+            Request::Update(update) => {
+                let Update { flow, written, read, is_finished, is_eager, tail, filled } = update;
                 let flags = if is_finished { FINISHED } else { 0 }
                     | if is_eager { EAGER } else { 0 }
                     | (tail as u8) << TAIL_SHIFT;
@@ -148,7 +149,7 @@ impl Request {
         let flow = FlowId::from_word(first);
         let (left, right) = (first as u32, (first >> 32) as u32);
         Ok(match kind {
-            MOVED => Request::Moved(Moved {
+            MOVED => Request::Update(Update {
                 flow,
                 written: a,
                 read: b,

@@ -50,7 +50,7 @@ pub use show::{Shown, State};
 pub use taking::Carry;
 
 use crate::congestion::Algorithm;
-use crate::context::{ContextId, Event, LastReads, Moved, Reason, Sharing};
+use crate::context::{ContextId, Event, LastReads, Reason, Sharing, Update};
 use crate::datapath::{Batch, Datapath, Effect, FlowId, Packet, Ring, Segment, Ticket, Write};
 use crate::trace::Trace;
 use crate::tuples::Tuples;
@@ -285,7 +285,7 @@ pub struct Stack<F, D> {
     submitted: u64,
     packets: VecDeque<Packet<F>>,
     early: Early<F>,
-    requests: VecDeque<(ContextId, Moved)>,
+    requests: VecDeque<(ContextId, Update)>,
     effects: VecDeque<Effect<F>>,
     out: VecDeque<Output<F>>,
     ports_tried: u32,

@@ -3,7 +3,7 @@
 use wave_core::clock::Nanos;
 
 use super::{Call, PayloadMemory, Slot, Stack};
-use crate::context::{ContextId, Event, FILL_MAX, Filled, Moved, Reason, Request};
+use crate::context::{ContextId, Event, FILL_MAX, Filled, Reason, Request, Update};
 use crate::datapath::{Datapath, Ring};
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
@@ -16,27 +16,27 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         mut memory: impl PayloadMemory,
     ) {
         match request {
-            Request::Moved(mut moved) => {
-                let connection = self.connection(moved.flow);
+            Request::Update(mut update) => {
+                let connection = self.connection(update.flow);
                 let own = connection.filter(|own| own.context.process == from.process);
                 let mut filled = Filled::default();
                 if let Some(own) = own {
-                    own.read_said = own.read_said.max(moved.read);
-                    own.written_said = own.written_said.max(moved.written);
-                    own.shut_said.write |= moved.is_finished;
+                    own.read_said = own.read_said.max(update.read);
+                    own.written_said = own.written_said.max(update.written);
+                    own.shut_said.write |= update.is_finished;
                     filled = own.filled;
-                    if moved.filled.receive > filled.receive || moved.filled.send > filled.send {
-                        let Some(grown) = self.fill(&moved, filled, &mut memory) else {
+                    if update.filled.receive > filled.receive || update.filled.send > filled.send {
+                        let Some(grown) = self.fill(&update, filled, &mut memory) else {
                             self.counters.without_memory += 1;
                             self.refused(from, Call::Use, Reason::Invalid);
-                            return self.reset(now, moved.flow, Reason::Invalid);
+                            return self.reset(now, update.flow, Reason::Invalid);
                         };
                         filled = grown;
                     }
                 }
                 // The data path does not check this again.
-                moved.filled = filled;
-                self.requests.push_back((from, moved));
+                update.filled = filled;
+                self.requests.push_back((from, update));
             }
             Request::Listen { listener, local, backlog, sharing } => {
                 self.listen(from, listener, local, backlog, sharing);
@@ -115,21 +115,21 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// is missing.
     fn fill(
         &mut self,
-        moved: &Moved,
+        update: &Update,
         had: Filled,
         memory: &mut impl PayloadMemory,
     ) -> Option<Filled> {
-        let state = self.data.inspect(moved.flow)?;
+        let state = self.data.inspect(update.flow)?;
         let mut look = |ring: Ring, had: u32, has: u32| {
             let is_there = has <= had
                 || (has <= ring.bytes && memory.holds(ring.offset + u64::from(had), has - had));
             is_there.then_some(has.max(had))
         };
         let filled = Filled {
-            receive: look(state.receiving.ring, had.receive, moved.filled.receive)?,
-            send: look(state.sending.ring, had.send, moved.filled.send)?,
+            receive: look(state.receiving.ring, had.receive, update.filled.receive)?,
+            send: look(state.sending.ring, had.send, update.filled.send)?,
         };
-        self.connection(moved.flow)?.filled = filled;
+        self.connection(update.flow)?.filled = filled;
         Some(filled)
     }
 }

@@ -18,8 +18,8 @@ impl<F> Entry<F> {
                 let bytes = packet.frame.as_ref().len() as u64;
                 (Point::Packet, None, [bytes, packet.segment_bytes.into()])
             }
-            Entry::Request(_, moved) => {
-                (Point::Request, Some(moved.flow), [moved.written, moved.read])
+            Entry::Request(_, update) => {
+                (Point::Request, Some(update.flow), [update.written, update.read])
             }
             Entry::Copied(flow, copied) => (Point::Copied, Some(*flow), [copied.landed, 0]),
             Entry::Transmit(flow) => (Point::TransmitTurn, Some(*flow), bare),

@@ -1,13 +1,13 @@
 //! The protocol stage's processing of a host's requests (thesis 4.3.1.1, Figure 4.4: Win, Fin).
 
-use crate::context::Moved;
+use crate::context::Update;
 use crate::datapath::Ring;
 use crate::flow::state::Protocol;
 use crate::planted::{Planted, is_planted};
 
 /// Result of a host's request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HostMoved {
+pub struct UpdateOutcome {
     /// There is more data, or the FIN, to send.
     pub has_more: bool,
     /// The window has grown enough to advertise it to the peer.
@@ -17,34 +17,34 @@ pub struct HostMoved {
 }
 
 /// Processes a request. Positions before the known ones are ignored. The caller has verified the memory that it names.
-pub fn moved(flow: &mut Protocol, moved: &Moved) -> HostMoved {
-    let mut outcome = HostMoved::default();
-    let is_behind_end = flow.is_finished && moved.written > flow.written;
-    flow.send_filled = flow.send_filled.max(moved.filled.send);
+pub fn apply_update(flow: &mut Protocol, update: &Update) -> UpdateOutcome {
+    let mut outcome = UpdateOutcome::default();
+    let is_behind_end = flow.is_finished && update.written > flow.written;
+    flow.send_filled = flow.send_filled.max(update.filled.send);
     let limit = Ring::limit(flow.send_ring_bytes, flow.acknowledged_bytes(), flow.send_filled);
-    let is_beyond_ring = moved.written > limit;
-    if is_behind_end || is_beyond_ring || moved.read > flow.landed {
+    let is_beyond_ring = update.written > limit;
+    if is_behind_end || is_beyond_ring || update.read > flow.landed {
         outcome.is_wrong = true;
         return outcome;
     }
-    if moved.written > flow.written {
-        flow.written = moved.written;
+    if update.written > flow.written {
+        flow.written = update.written;
         outcome.has_more = true;
     }
     // A late, older request does not undo the end.
-    if moved.is_finished && !flow.is_finished && moved.written == flow.written {
+    if update.is_finished && !flow.is_finished && update.written == flow.written {
         flow.is_finished = true;
         outcome.has_more = true;
     }
-    outcome.has_more |= moved.is_eager && !flow.is_eager;
-    flow.is_eager = moved.is_eager;
-    if moved.written == flow.written && flow.tail != moved.tail {
-        flow.tail = moved.tail;
+    outcome.has_more |= update.is_eager && !flow.is_eager;
+    flow.is_eager = update.is_eager;
+    if update.written == flow.written && flow.tail != update.tail {
+        flow.tail = update.tail;
         outcome.has_more |= !flow.tail.waits();
     }
-    if moved.read > flow.read || moved.filled.receive > flow.filled {
-        flow.read = flow.read.max(moved.read);
-        flow.filled = flow.filled.max(moved.filled.receive);
+    if update.read > flow.read || update.filled.receive > flow.filled {
+        flow.read = flow.read.max(update.read);
+        flow.filled = flow.filled.max(update.filled.receive);
         // Nothing arrives after the peer's FIN.
         outcome.opens_window = !flow.has_fin() && window_grows(flow);
     }
@@ -106,9 +106,9 @@ mod tests {
         split(&established(), Nanos(0)).1
     }
 
-    fn at(written: u64, read: u64, is_finished: bool) -> Moved {
+    fn at(written: u64, read: u64, is_finished: bool) -> Update {
         let flow = FlowId { index: 0, generation: 0 };
-        Moved {
+        Update {
             flow,
             written,
             read,
@@ -123,18 +123,18 @@ mod tests {
     fn an_older_request_moves_no_position_back_and_does_not_undo_the_end() {
         let mut flow = flow();
         flow.landed = 500;
-        moved(&mut flow, &at(100, 300, true));
-        let old = moved(&mut flow, &at(50, 200, false));
-        assert_eq!(old, HostMoved::default());
+        apply_update(&mut flow, &at(100, 300, true));
+        let old = apply_update(&mut flow, &at(50, 200, false));
+        assert_eq!(old, UpdateOutcome::default());
         assert_eq!((flow.written, flow.read, flow.is_finished), (100, 300, true));
     }
 
     #[test]
     fn an_impossible_request_is_refused_and_changes_nothing() {
         let mut flow = flow();
-        moved(&mut flow, &at(100, 0, true));
+        apply_update(&mut flow, &at(100, 0, true));
         for wrong in [at(101, 0, true), at(100 + (1 << 16), 0, false), at(100, 1, true)] {
-            assert!(moved(&mut flow, &wrong).is_wrong, "{wrong:?}");
+            assert!(apply_update(&mut flow, &wrong).is_wrong, "{wrong:?}");
         }
         assert_eq!((flow.written, flow.read), (100, 0));
     }
@@ -143,19 +143,19 @@ mod tests {
     fn ring_bytes_without_memory_are_neither_advertised_nor_accepted() {
         let mut flow = flow();
         (flow.filled, flow.send_filled, flow.advertised) = (8_192, 4_096, 8_192);
-        assert!(moved(&mut flow, &at(4_097, 0, false)).is_wrong);
+        assert!(apply_update(&mut flow, &at(4_097, 0, false)).is_wrong);
         (flow.received, flow.landed) = (8_192, 8_192);
         let read = at(4_096, 8_192, false);
-        let outcome = moved(&mut flow, &read);
+        let outcome = apply_update(&mut flow, &read);
         assert_eq!((outcome.is_wrong, outcome.opens_window), (false, false));
         assert_eq!(window(&mut flow), 0);
         let filled = Filled { receive: 16_384, send: 8_192 };
-        let outcome = moved(&mut flow, &Moved { written: 8_192, filled, ..read });
+        let outcome = apply_update(&mut flow, &Update { written: 8_192, filled, ..read });
         assert_eq!((outcome.is_wrong, outcome.opens_window), (false, true));
         assert_eq!(window(&mut flow), 8_192);
         // A ring with all of its memory wraps around.
         let filled = Filled { receive: 1 << 16, send: 1 << 16 };
-        moved(&mut flow, &Moved { written: 8_192, filled, ..read });
+        apply_update(&mut flow, &Update { written: 8_192, filled, ..read });
         assert_eq!(u64::from(window(&mut flow)), u64::from(u16::MAX));
         assert_eq!(flow.receive_limit(), 8_192 + (1 << 16));
     }
@@ -172,8 +172,11 @@ mod tests {
                 (flow.received, flow.landed) = (filled.into(), filled.into());
                 filled *= 2;
                 let all = Filled { receive: filled, send: 0 };
-                let request = Moved { filled: all, ..at(0, flow.landed, false) };
-                assert!(moved(&mut flow, &request).opens_window, "{filled} bytes, MSS {mss}");
+                let request = Update { filled: all, ..at(0, flow.landed, false) };
+                assert!(
+                    apply_update(&mut flow, &request).opens_window,
+                    "{filled} bytes, MSS {mss}"
+                );
                 assert!(window(&mut flow) > 0, "{filled} bytes, MSS {mss}");
                 flow.advertised = flow.receive_limit();
             }

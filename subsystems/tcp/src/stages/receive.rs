@@ -44,7 +44,7 @@ pub struct Received {
     /// When to acknowledge it, counted from the end of the copy; `None` is not at all.
     pub acknowledge: Option<AckTiming>,
     /// Bytes or the FIN arrived in order: the host must be notified once the copy is done.
-    pub has_news: bool,
+    pub must_notify: bool,
     /// Why the segment was dropped; `None` if it was not.
     pub dropped: Option<Dropped>,
 }
@@ -157,7 +157,7 @@ fn examine<R: Recovery>(flow: &mut Protocol, summary: &Summary, now: Nanos) -> R
     // segments (CVE-2005-0356).
     update_timestamp(flow, summary, now);
     if length > 0 {
-        place::<R>(flow, summary, expected, start, now, &mut outcome);
+        reassemble::<R>(flow, summary, expected, start, now, &mut outcome);
     }
     outcome
 }
@@ -182,7 +182,7 @@ fn update_timestamp(flow: &mut Protocol, summary: &Summary, now: Nanos) {
     }
 }
 
-fn place<R: Recovery>(
+fn reassemble<R: Recovery>(
     flow: &mut Protocol,
     summary: &Summary,
     expected: u64,
@@ -218,7 +218,7 @@ fn place<R: Recovery>(
             Some(disorder) => disorder.intervals.take_in_order(received),
             None => received,
         };
-        outcome.has_news = bytes > 0 || flow.has_fin();
+        outcome.must_notify = bytes > 0 || flow.has_fin();
         flow.since_ack_bytes = flow.since_ack_bytes.saturating_add(bytes);
         let is_cut = to < behind;
         let at_once = acks_at_once(flow, summary, now) || had_gap || is_cut || flow.has_fin();
@@ -300,10 +300,10 @@ mod tests {
         let last = segment(&flow, 100, 50, true);
         let early = receive::<GoBackN>(&mut flow, &last, NOW);
         assert_eq!(early.placed, Some(Placed { position: 100, skip: 0, bytes: 50 }));
-        assert!(!flow.has_fin() && !early.has_news);
+        assert!(!flow.has_fin() && !early.must_notify);
         let first = segment(&flow, 0, 100, false);
         let rest = receive::<GoBackN>(&mut flow, &first, NOW);
-        assert!(flow.has_fin() && rest.has_news);
+        assert!(flow.has_fin() && rest.must_notify);
         assert_eq!((flow.received, *flow.intervals()), (150, Intervals::default()));
         assert_eq!(rest.acknowledge, Some(AckTiming::Now));
     }
@@ -360,7 +360,7 @@ mod tests {
         receive::<Sack>(&mut flow, &end, NOW);
         let first = segment(&flow, 0, 100, false);
         let rest = receive::<Sack>(&mut flow, &first, NOW);
-        assert!(rest.has_news && flow.has_fin());
+        assert!(rest.must_notify && flow.has_fin());
         // Bytes that arrive twice are acknowledged as usual.
         let twice = receive::<Sack>(&mut flow, &first, NOW);
         assert_eq!(twice.acknowledge, Some(AckTiming::Now));

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use wave_core::clock::Nanos;
-use wave_tcp::context::{ContextId, Event, Filled, Moved, Reason, Request, Sharing, Tail};
+use wave_tcp::context::{ContextId, Event, Filled, Reason, Request, Sharing, Tail, Update};
 use wave_tcp::control::{Address, Bounds, Call, Ipv6Home, Output, Secrets, Stack};
 use wave_tcp::datapath::{Checksum, FlowId, Packet, Payload, Ring, Segment, Ticket, Write};
 use wave_tcp::executors::Inline;
@@ -256,7 +256,7 @@ impl<R: Recovery> Machine<R> {
     pub fn tell(&mut self, now: Nanos, socket: u32) {
         let state = &self.sockets[&socket];
         let Some(flow) = state.flow else { return };
-        let moved = Moved {
+        let update = Update {
             flow,
             written: state.wrote.len() as u64,
             read: state.read.len() as u64,
@@ -266,7 +266,7 @@ impl<R: Recovery> Machine<R> {
             filled: Filled { receive: self.ring, send: self.ring },
         };
         if self.stack.room_for_requests() > 0 {
-            self.ask(now, Request::Moved(moved));
+            self.ask(now, Request::Update(update));
         }
     }
 

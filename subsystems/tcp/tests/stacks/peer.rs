@@ -8,7 +8,7 @@ use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 
 use crate::machine::Machine;
 use wave_core::clock::Nanos;
-use wave_tcp::context::{Event, Filled, Moved, Request, SocketOptions, Tail};
+use wave_tcp::context::{Event, Filled, Request, SocketOptions, Tail, Update};
 use wave_tcp::control::State;
 use wave_tcp::datapath::Established;
 use wave_tcp::packet::{
@@ -325,7 +325,7 @@ impl Peer {
         let state = &self.machine.sockets[&self.socket];
         let flow = state.flow.unwrap();
         let written = state.wrote.len() as u64;
-        let moved = Moved {
+        let update = Update {
             flow,
             written,
             read: 0,
@@ -334,7 +334,7 @@ impl Peer {
             tail: Tail::Whole,
             filled: Filled::default(),
         };
-        self.machine.ask(self.now, Request::Moved(moved));
+        self.machine.ask(self.now, Request::Update(update));
     }
 
     /// Acknowledges `bytes` more from the peer.

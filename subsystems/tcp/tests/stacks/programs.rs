@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use wave_core::clock::Nanos;
-use wave_tcp::context::{ContextId, Event, Filled, Moved, Reason, Request, Sharing, Tail};
+use wave_tcp::context::{ContextId, Event, Filled, Reason, Request, Sharing, Tail, Update};
 use wave_tcp::control::{Call, Owner, PayloadMemory, State};
 use wave_tcp::datapath::Ring;
 use wave_tcp::packet::Flags;
@@ -153,9 +153,9 @@ fn claiming_missing_memory_resets_the_connection() {
     let mut peer = Peer::accepted();
     let flow = peer.machine.sockets[&peer.socket].flow.unwrap();
     let now = peer.now;
-    let moved = |filled| {
+    let update = |filled| {
         let (written, read, is_finished, is_eager) = (0, 0, false, false);
-        Request::Moved(Moved {
+        Request::Update(Update {
             flow,
             written,
             read,
@@ -167,10 +167,10 @@ fn claiming_missing_memory_resets_the_connection() {
     };
     // This memory was verified before, so it is not checked again.
     let known = Filled { receive: 1, send: 0 };
-    peer.machine.stack.request(now, CONTEXT, moved(known), &mut Part(0));
+    peer.machine.stack.request(now, CONTEXT, update(known), &mut Part(0));
     assert_eq!(peer.machine.stack.counters().without_memory, 0);
     let more = Filled { receive: 0, send: 8_192 };
-    peer.machine.stack.request(now, CONTEXT, moved(more), &mut Part(4_096));
+    peer.machine.stack.request(now, CONTEXT, update(more), &mut Part(4_096));
     assert_eq!(peer.machine.stack.counters().without_memory, 1);
     let heard = peer.after(10);
     assert!(heard.iter().any(|heard| heard.has(Flags::RST)));
@@ -252,9 +252,9 @@ fn a_process_number_is_released_only_after_the_last_request_of_the_process() {
     let flow = peer.machine.sockets[&peer.socket].flow.unwrap();
     let gone = ContextId { process: CONTEXT.process + 1, context: 0 };
     let (written, read, is_finished, is_eager, filled) = (1, 0, false, false, Filled::default());
-    let moved = Moved { flow, written, read, is_finished, is_eager, tail: Tail::Whole, filled };
+    let update = Update { flow, written, read, is_finished, is_eager, tail: Tail::Whole, filled };
     let stack = &mut peer.machine.stack;
-    stack.request(peer.now, gone, Request::Moved(moved), 0_u64);
+    stack.request(peer.now, gone, Request::Update(update), 0_u64);
     stack.leave(gone.process);
     let mut out = std::collections::VecDeque::new();
     for _ in 0..8 {
@@ -276,13 +276,13 @@ fn a_process_number_is_released_while_requests_of_others_keep_waiting() {
     let mut peer = Peer::accepted();
     let flow = peer.machine.sockets[&peer.socket].flow.unwrap();
     let (written, read, is_finished, is_eager, filled) = (0, 0, false, false, Filled::default());
-    let moved = Moved { flow, written, read, is_finished, is_eager, tail: Tail::Whole, filled };
+    let update = Update { flow, written, read, is_finished, is_eager, tail: Tail::Whole, filled };
     let stack = &mut peer.machine.stack;
     let mut out = std::collections::VecDeque::new();
     for turn in 0..64 {
         // More than a poll takes.
         while stack.room_for_requests() > 0 {
-            stack.request(peer.now, CONTEXT, Request::Moved(moved), 0_u64);
+            stack.request(peer.now, CONTEXT, Request::Update(update), 0_u64);
         }
         if turn == 8 {
             stack.leave(CONTEXT.process + 1);

@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, SocketAddrV4};
 
-use wave_tcp::context::{ContextId, Event, Filled, Moved, Reason, Request, Sharing, Tail};
+use wave_tcp::context::{ContextId, Event, Filled, Reason, Request, Sharing, Tail, Update};
 use wave_tcp::control::{Bounds, Output, Owner, Secrets, Stack, State};
 use wave_tcp::datapath::{FlowId, Ring};
 use wave_tcp::flextoe::{FlexToe, Settings};
@@ -469,8 +469,8 @@ fn a_program_that_uses_a_connection_before_it_accepts_it_ends_it() {
     let flow = flows(&peer)[0];
     let filled = Filled { receive: RING, send: 0 };
     let (is_finished, is_eager, tail) = (false, false, Tail::Whole);
-    let moved = Moved { flow, written: 0, read: 3, is_finished, is_eager, tail, filled };
-    peer.machine.stack.request(peer.now, GONE, Request::Moved(moved), 1_u64 << 30);
+    let update = Update { flow, written: 0, read: 3, is_finished, is_eager, tail, filled };
+    peer.machine.stack.request(peer.now, GONE, Request::Update(update), 1_u64 << 30);
     peer.machine.stack.leave(GONE.process);
     peer.machine.slot(peer.now, 1);
     let heard = peer.after(50);

@@ -5,7 +5,7 @@ use std::net::SocketAddrV4;
 
 use crate::machine::{CONTEXT, Machine};
 use wave_core::clock::Nanos;
-use wave_tcp::context::{ContextId, Event, Filled, Moved, Reason, Request, Tail};
+use wave_tcp::context::{ContextId, Event, Filled, Reason, Request, Tail, Update};
 use wave_tcp::control::State;
 use wave_tcp::datapath::Datapath;
 use wave_tcp::packet::{
@@ -355,7 +355,7 @@ fn a_process_cannot_move_close_or_reset_a_connection_of_another_process() {
     let flow = meeting.machine.sockets[&socket].flow.unwrap();
     let other = ContextId { process: CONTEXT.process + 1, context: 0 };
     let before = meeting.machine.stack.data.inspect(flow);
-    let moved = Moved {
+    let update = Update {
         flow,
         written: 5,
         read: 0,
@@ -364,7 +364,7 @@ fn a_process_cannot_move_close_or_reset_a_connection_of_another_process() {
         tail: Tail::Whole,
         filled: Filled::default(),
     };
-    for request in [Request::Moved(moved), Request::Close { flow }, Request::Abort { flow }] {
+    for request in [Request::Update(update), Request::Close { flow }, Request::Abort { flow }] {
         meeting.machine.stack.request(meeting.now, other, request, 1_u64 << 20);
     }
     assert_eq!(meeting.answers(), []);
@@ -377,7 +377,7 @@ fn an_impossible_request_resets_the_connection() {
     let mut meeting = Meeting::new();
     let socket = meeting.connect();
     let flow = meeting.machine.sockets[&socket].flow.unwrap();
-    let moved = Moved {
+    let update = Update {
         flow,
         written: 0,
         read: 1,
@@ -387,7 +387,7 @@ fn an_impossible_request_resets_the_connection() {
         filled: Filled::default(),
     };
     let now = meeting.now;
-    meeting.machine.ask(now, Request::Moved(moved));
+    meeting.machine.ask(now, Request::Update(update));
     let [reset] = &meeting.answers()[..] else { panic!("no reset") };
     assert!(reset.flags.contains(Flags::RST));
     let failed = Event::Failed { socket, reason: Reason::Invalid };

@@ -5,7 +5,7 @@ use std::net::SocketAddrV4;
 use wave_core::clock::Nanos;
 use wave_tcp::context::door::Shut;
 use wave_tcp::context::{
-    ContextId, Event, FILL_MAX, Filled, Moved, Progress, Reason, Request, Tail,
+    ContextId, Event, FILL_MAX, Filled, Progress, Reason, Request, Tail, Update,
 };
 use wave_tcp::control::Owner;
 use wave_tcp::datapath::{FlowId, Ring};
@@ -124,8 +124,8 @@ fn a_child_takes_a_connection_with_its_received_and_unacknowledged_bytes() {
     assert_eq!(peer.machine.bytes(RECEIVE, 2, 15), b"estion and more");
     // The connection is now the child's, and its parent can no longer move it.
     let filled = Filled { receive: FILL_MAX, send: FILL_MAX };
-    let moved = |flow, written, is_finished| {
-        Request::Moved(Moved {
+    let update = |flow, written, is_finished| {
+        Request::Update(Update {
             flow,
             written,
             read: 17,
@@ -135,9 +135,9 @@ fn a_child_takes_a_connection_with_its_received_and_unacknowledged_bytes() {
             filled,
         })
     };
-    ask(&mut peer, CONTEXT, moved(flow, 6, true));
+    ask(&mut peer, CONTEXT, update(flow, 6, true));
     peer.machine.put(SEND, 6, b"!");
-    ask(&mut peer, CHILD, moved(flow, 7, false));
+    ask(&mut peer, CHILD, update(flow, 7, false));
     let sent = peer.after(50);
     assert_eq!(sent.last().unwrap().payload(), b"!");
     peer.acknowledge(1);
@@ -185,7 +185,7 @@ fn a_connection_is_not_taken_if_its_owner_has_read_more() {
     peer.sends(b"question");
     peer.after(5);
     let flow = peer.machine.sockets[&peer.socket].flow.unwrap();
-    let moved = Moved {
+    let update = Update {
         flow,
         written: 0,
         read: 3,
@@ -195,7 +195,7 @@ fn a_connection_is_not_taken_if_its_owner_has_read_more() {
         filled: Filled::default(),
     };
     // Its request is not handled yet.
-    ask(&mut peer, CONTEXT, Request::Moved(moved));
+    ask(&mut peer, CONTEXT, Request::Update(update));
     take(&mut peer, 2, 0);
     peer.after(5);
     let refused = Event::Failed { socket: SOCKET, reason: Reason::NoRoom };
@@ -214,12 +214,12 @@ fn a_connection_is_not_taken_if_its_owner_has_shut_a_direction_down() {
         let flow = peer.machine.sockets[&peer.socket].flow.unwrap();
         let (tail, filled) = (Tail::Whole, Filled::default());
         let end =
-            Moved { flow, written: 0, read: 0, is_finished: true, is_eager: true, tail, filled };
+            Update { flow, written: 0, read: 0, is_finished: true, is_eager: true, tail, filled };
         ask(&mut peer, CHILD, Request::EndReading { flow });
         ask(
             &mut peer,
             CONTEXT,
-            if reads { Request::EndReading { flow } } else { Request::Moved(end) },
+            if reads { Request::EndReading { flow } } else { Request::Update(end) },
         );
         take(&mut peer, 0, 0);
         peer.after(5);

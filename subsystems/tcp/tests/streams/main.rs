@@ -128,7 +128,7 @@ struct Course {
     timeouts: u64,
     fast_retransmits: u64,
     packets: u64,
-    moved: u64,
+    update: u64,
 }
 
 /// Both sides send `total` bytes, read at random times, and close; everything must arrive.
@@ -155,7 +155,7 @@ fn exchange(
     });
     let streams: [Vec<u8>; 2] = [0, 1].map(|_| (0..total).map(|_| rng.random()).collect());
     let mut wires = [Wire::default(), Wire::default()];
-    let (mut packets, mut moved) = (0, 0);
+    let (mut packets, mut update) = (0, 0);
     let mut now = Nanos(0);
     let is_over = |side: &Side| side.is_finished && side.heard.is_finished;
     while !(sides.iter().all(is_over)
@@ -201,7 +201,7 @@ fn exchange(
                 side.engine = engine(runs, super_bytes, next);
                 side.flow = side.engine.install(now, &state).unwrap();
                 assert_eq!(side.engine.inspect(side.flow), Some(state));
-                moved += 1;
+                update += 1;
             }
         }
     }
@@ -215,7 +215,7 @@ fn exchange(
         timeouts: sides.iter().map(|side| side.timeouts).sum(),
         fast_retransmits: sides.iter().map(|side| side.fast_retransmits).sum(),
         packets,
-        moved,
+        update,
     }
 }
 
@@ -262,11 +262,11 @@ fn super_packets(runs: Runs) {
 fn moves_to_another_engine(runs: Runs) {
     let (seeds, least) = if matches!(runs, Runs::Threads) { (4, 0) } else { (10, 10) };
     for by in BOTH {
-        let mut moved = 0;
+        let mut update = 0;
         for seed in 0..seeds {
-            moved += exchange(runs, seed, 1 << 13, 2, 0, 60_000, true, 0.002, by).moved;
+            update += exchange(runs, seed, 1 << 13, 2, 0, 60_000, true, 0.002, by).update;
         }
-        assert!(moved > least, "{by:?}: {moved}");
+        assert!(update > least, "{by:?}: {update}");
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use rand::Rng;
 use rand_pcg::Pcg32;
 use wave_core::clock::Nanos;
-use wave_tcp::context::{ContextId, Filled, Moved, Progress, Tail};
+use wave_tcp::context::{ContextId, Filled, Progress, Tail, Update};
 use wave_tcp::datapath::{
     Batch, Checksum, Command, Datapath, Effect, Established, FlowId, Packet, Payload, Ring,
     Segment, Statistics, Ticket, Write,
@@ -104,7 +104,7 @@ impl Side {
 
     /// Reports the host's writes and reads to the data path.
     pub fn tell(&mut self, now: Nanos) {
-        let moved = Moved {
+        let update = Update {
             flow: self.flow,
             written: self.wrote.len() as u64,
             read: self.read.len() as u64,
@@ -113,7 +113,7 @@ impl Side {
             tail: Tail::Whole,
             filled: Filled::default(),
         };
-        let mut requests = VecDeque::from([(CONTEXT, moved)]);
+        let mut requests = VecDeque::from([(CONTEXT, update)]);
         self.engine
             .submit(now, &mut Batch { packets: &mut VecDeque::new(), requests: &mut requests });
         assert!(requests.is_empty());

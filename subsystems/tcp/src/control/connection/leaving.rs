@@ -6,7 +6,7 @@ use super::super::shares::Kind;
 use super::super::time_wait::{LASTS, Over};
 use super::super::{CLOSED_PER_POLL, Gone, Output, Stack};
 use super::{Connection, FIN_WAIT, Leaving, ORPHAN_LASTS, ORPHANS_ONE_OF, Timer};
-use crate::context::{ContextId, Event, Filled, Moved, Reason, Tail};
+use crate::context::{ContextId, Event, Filled, Reason, Tail, Update};
 use crate::datapath::{Command, Datapath, Established, Fin, FlowId};
 use crate::flow::moment::Moment;
 use crate::seq::seq_of;
@@ -181,7 +181,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             let written = sending.written.max(written_said);
             let (is_finished, is_eager, filled) = (true, state.is_eager, Filled::default());
             let finish =
-                Moved { flow, written, read, is_finished, is_eager, tail: Tail::Whole, filled };
+                Update { flow, written, read, is_finished, is_eager, tail: Tail::Whole, filled };
             self.requests.push_back((context, finish));
             if closed_at.is_none() {
                 if let Some(connection) = self.connection(flow) {
