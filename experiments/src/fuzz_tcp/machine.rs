@@ -217,7 +217,7 @@ impl Machine {
                 }
                 Output::Event(_, event) => told += self.on_event(now, event, rng),
                 // No process forks in these histories.
-                Output::Carry(_) | Output::Released(_) | Output::Refused(..) => {}
+                Output::CopyRings(_) | Output::Released(_) | Output::Refused(..) => {}
             }
         }
         self.check_losses(told);

@@ -289,11 +289,11 @@ impl Door {
     fn has_room_for(&self, connection: &Connection) -> bool {
         let mut shares = Shares::new([WAITING_MAX as u32]);
         for (at, waiting) in self.waiting.iter().enumerate() {
-            shares.enter(at as u16, owner_of(&waiting.connection));
-            shares.take(at as u16, 0, 1);
+            shares.add_process(at as u16, owner_of(&waiting.connection));
+            shares.acquire(at as u16, 0, 1);
         }
         let next = self.waiting.len() as u16;
-        shares.enter(next, owner_of(connection));
+        shares.add_process(next, owner_of(connection));
         shares.has_room(next, 0, 1)
     }
 

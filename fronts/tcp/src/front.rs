@@ -316,9 +316,9 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             let why = "its program or user has its share of the agent's windows or descriptors";
             return self.refusals.note(now, who, What::new("is turned away", why));
         }
-        self.stack.enter(at as u16, process.owner());
+        self.stack.add_process(at as u16, process.owner());
         let mut seated = Seated::new(at as u16, process);
-        self.stack.data.enter(at as u16, seated.process.lend_to_threads());
+        self.stack.data.add_process(at as u16, seated.process.lend_to_threads());
         seated.process.announce();
         if at == self.processes.len() {
             self.processes.push(None);
@@ -372,7 +372,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                                 self.doubted.extend(self.stack.sharers(from.process, listener));
                             }
                             if let Request::Take { flow, .. } = request
-                                && self.stack.may_be_taken(flow, from.process)
+                                && self.stack.may_be_taken_over(flow, from.process)
                                 && self.streams.await_stop(flow, from, request)
                             {
                                 continue;
@@ -454,7 +454,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                     copy(&self.processes, &write);
                     self.stack.complete(now, write.ticket);
                 }
-                Output::Carry(carry) => self.carry(now, &carry),
+                Output::CopyRings(carry) => self.carry(now, &carry),
                 Output::Event(context, event) => {
                     let id = streams::object(&event)
                         .and_then(|socket| self.streams.held_as(context.process, socket));
@@ -481,9 +481,9 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                 }
                 Output::Released(process) => {
                     self.processes[usize::from(process)] = None;
-                    self.stack.data.leave(process);
+                    self.stack.data.remove_process(process);
                     self.lost.retain(|lost| *lost != process);
-                    self.seats.leave(process);
+                    self.seats.remove_process(process);
                 }
             }
         }

@@ -53,10 +53,10 @@ pub trait Paths: Datapath<Frame> {
     fn let_go(&self) {}
 
     /// A process was let in; `payloads` has a mapping of its memory for each thread.
-    fn enter(&mut self, _process: u16, _payloads: Vec<LentPayload>) {}
+    fn add_process(&mut self, _process: u16, _payloads: Vec<LentPayload>) {}
 
     /// The memory of a process is no longer used.
-    fn leave(&mut self, _process: u16) {}
+    fn remove_process(&mut self, _process: u16) {}
 
     /// Why the front must end, if it must: a thread or a wire of a data path has failed.
     fn failure(&self) -> Option<String> {

@@ -105,29 +105,29 @@ impl Seats {
     /// Takes what a process needs for a seat. Returns false if its program or user has used up its share.
     pub(crate) fn admit(&mut self, at: u16, process: &Process) -> bool {
         let descriptors = process.descriptors();
-        self.0.enter(at, process.owner());
+        self.0.add_process(at, process.owner());
         if !self.0.has_room(at, WINDOWS, 1) || !self.0.has_room(at, DESCRIPTORS, descriptors) {
-            self.0.leave(at);
+            self.0.remove_process(at);
             return false;
         }
-        self.0.take(at, WINDOWS, 1);
-        self.0.take(at, DESCRIPTORS, descriptors);
+        self.0.acquire(at, WINDOWS, 1);
+        self.0.acquire(at, DESCRIPTORS, descriptors);
         true
     }
 
     /// Takes what a process needs, after another agent has admitted it.
     pub(crate) fn take_over(&mut self, seated: &Seated) {
         let (at, process) = (seated.at, &seated.process);
-        self.0.enter(at, process.owner());
-        self.0.take(at, WINDOWS, 1);
-        self.0.take(at, DESCRIPTORS, process.descriptors());
-        self.0.take(at, SPANS, seated.spans.iter().map(|word| word.count_ones()).sum());
-        self.0.take(at, EVENTS, seated.events_max);
+        self.0.add_process(at, process.owner());
+        self.0.acquire(at, WINDOWS, 1);
+        self.0.acquire(at, DESCRIPTORS, process.descriptors());
+        self.0.acquire(at, SPANS, seated.spans.iter().map(|word| word.count_ones()).sum());
+        self.0.acquire(at, EVENTS, seated.events_max);
     }
 
     /// Frees a seat.
-    pub(crate) fn leave(&mut self, at: u16) {
-        self.0.leave(at);
+    pub(crate) fn remove_process(&mut self, at: u16) {
+        self.0.remove_process(at);
     }
 }
 
@@ -218,7 +218,7 @@ impl Seated {
             if !seats.0.has_room(self.at, SPANS, new) {
                 return Err(BeyondShare { socket });
             }
-            seats.0.take(self.at, SPANS, new);
+            seats.0.acquire(self.at, SPANS, new);
             spans.for_each(|span| self.spans[bit(span).0] |= bit(span).1);
         }
         Ok(())
@@ -257,7 +257,7 @@ impl Seated {
             if !seats.0.has_room(self.at, EVENTS, EVENTS_AT_A_TIME) {
                 return false;
             }
-            seats.0.take(self.at, EVENTS, EVENTS_AT_A_TIME);
+            seats.0.acquire(self.at, EVENTS, EVENTS_AT_A_TIME);
             self.events_max += EVENTS_AT_A_TIME;
         }
         self.overflow.push_back((context, event));
@@ -294,7 +294,7 @@ impl Seated {
     /// Returns the room for events. No event may wait.
     fn forget_events(&mut self, seats: &mut Seats) {
         if self.events_max > 0 {
-            seats.0.give(self.at, EVENTS, self.events_max);
+            seats.0.release(self.at, EVENTS, self.events_max);
             self.events_max = 0;
             self.overflow = VecDeque::new();
             self.latest = HashMap::new();

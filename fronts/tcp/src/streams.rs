@@ -430,7 +430,7 @@ impl Streams {
         (ids.filter(|id| *id != DOOR).collect(), is_called)
     }
 
-    /// Serves the door, one of whose sockets `is_ready`. `owner` tells the state of a process, and `is_taken` whether a connection is
+    /// Serves the door, one of whose sockets `is_ready`. `owner` tells the state of a process, and `is_changing_owner` whether a connection is
     /// changing hands. Returns what the front must do.
     pub(crate) fn serve_door(
         &mut self,
@@ -438,13 +438,13 @@ impl Streams {
         turn: u64,
         is_ready: bool,
         owner: impl Fn(u16) -> Owner,
-        is_taken: impl Fn(FlowId) -> bool,
+        is_changing_owner: impl Fn(FlowId) -> bool,
     ) -> Vec<Need> {
         self.door.look(now, &self.set, is_ready);
         let mut callers = std::mem::take(&mut self.door.callers);
         let mut needs = self.look_at_takers();
         for id in self.stopping.clone() {
-            needs.extend(self.stop(id, turn, &owner, &is_taken));
+            needs.extend(self.stop(id, turn, &owner, &is_changing_owner));
         }
         let mut led: Vec<u64> = Vec::new();
         // Those that lead come first, so that nobody else is told to lead.
@@ -465,7 +465,7 @@ impl Streams {
                 }
                 State::Held(_) => {}
                 State::Owned => {
-                    needs.extend(self.stop(id, turn, &owner, &is_taken));
+                    needs.extend(self.stop(id, turn, &owner, &is_changing_owner));
                     return true;
                 }
                 State::Stopping(_) => return true,
@@ -494,7 +494,7 @@ impl Streams {
         id: u64,
         turn: u64,
         owner: &impl Fn(u16) -> Owner,
-        is_taken: &impl Fn(FlowId) -> bool,
+        is_changing_owner: &impl Fn(FlowId) -> bool,
     ) -> Option<Need> {
         let shared = self.shared.get_mut(&id)?;
         let (process, flow) = (shared.owner.process, shared.flow);
@@ -511,7 +511,7 @@ impl Streams {
                 Some(Need::Look)
             }
             // What it had published before it was seen outside was taken since.
-            (State::Stopping(Some(_)), _) if is_taken(flow) => None,
+            (State::Stopping(Some(_)), _) if is_changing_owner(flow) => None,
             (State::Stopping(Some(seen)), Owner::Outside(drained)) if drained > *seen => {
                 let hold = Need::Hold { id, flow, owner: shared.owner, socket: shared.socket };
                 self.next_taker(id).or(Some(hold))

@@ -179,7 +179,7 @@ impl Machine {
             }
             Output::Event(_, event) => self.context.line.events.push_back(event),
             // No program forks here.
-            Output::Carry(_) | Output::Released(_) | Output::Refused(..) => {}
+            Output::CopyRings(_) | Output::Released(_) | Output::Refused(..) => {}
         }
     }
 

@@ -34,7 +34,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             let reads = seated.process.last_reads();
             seated.go(&mut self.seats);
             self.streams.forget_takers(at as u16);
-            self.stack.leave_after(at as u16, reads);
+            self.stack.remove_process_after(at as u16, reads);
         }
     }
 

@@ -120,7 +120,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         let now = front.now();
         for process in front.lost.clone() {
             front.stack.reset_all_of(now, process);
-            front.stack.leave(process);
+            front.stack.remove_process(process);
         }
         Ok(front)
     }
@@ -266,7 +266,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             let mut seated = seated;
             if let Some(seated) = &mut seated {
                 self.seats.take_over(seated);
-                self.stack.data.enter(at, seated.process.lend_to_threads());
+                self.stack.data.add_process(at, seated.process.lend_to_threads());
             }
             self.processes.push(seated.map(Box::new));
         }
@@ -274,7 +274,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             self.door.adopt_waiting(now, fd)?;
         }
         self.streams.restore(streams, fds.collect())?;
-        stack.memory(&mut |process, ring, bytes| {
+        stack.visit_memory(&mut |process, ring, bytes| {
             if let Some(Some(seated)) = self.processes.get_mut(usize::from(process)) {
                 seated.process.payload_mut().found_before(ring.offset, bytes);
             }

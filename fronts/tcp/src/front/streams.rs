@@ -3,7 +3,7 @@
 use wave_core::clock::Nanos;
 use wave_tcp::context::door::Cause;
 use wave_tcp::context::{ContextId, Event, FILL_MAX, Request};
-use wave_tcp::control::{Carry, Stack};
+use wave_tcp::control::{RingCopy, Stack};
 use wave_tcp::datapath::FlowId;
 use wave_wires::{Frame, Wire};
 
@@ -16,7 +16,7 @@ use crate::streams::{Need, Owner, Streams, Turn};
 
 impl<W: Wire, D: Paths> TcpFront<W, D> {
     /// Copies a connection's rings from one process to another. The stack has checked that both have the memory.
-    pub(super) fn carry(&mut self, now: Nanos, carry: &Carry) {
+    pub(super) fn carry(&mut self, now: Nanos, carry: &RingCopy) {
         let payload = |process: u16| self.processes.payload(process);
         if let [Some(from), Some(to)] = carry.processes.map(payload) {
             let mut bytes = vec![0; FILL_MAX as usize];
@@ -27,7 +27,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                 debug_assert!(read.is_ok() && written.is_ok(), "{read:?}, {written:?}");
             }
         }
-        if let Some(renamed) = self.stack.carried(now, carry.flow)
+        if let Some(renamed) = self.stack.rings_copied(now, carry.flow)
             && let Some((owner, socket)) = self.streams.renamed(carry.flow, renamed)
         {
             self.tell_demoted(now, owner, socket);
@@ -67,7 +67,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         }
         for (id, flow) in self.streams.abandoned(now) {
             self.streams.forget(id);
-            self.stack.let_go(flow);
+            self.stack.release_hold(flow);
         }
         worked
     }
@@ -81,8 +81,8 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                 Some(seated) => Owner::Outside(seated.drained),
                 None => Owner::Gone,
             };
-        let is_taken = |flow| self.stack.is_taken(flow);
-        let needs = self.streams.serve_door(now, self.turn, is_ready, owner, is_taken);
+        let is_changing_owner = |flow| self.stack.is_changing_owner(flow);
+        let needs = self.streams.serve_door(now, self.turn, is_ready, owner, is_changing_owner);
         let worked = !needs.is_empty();
         for need in needs {
             match need {

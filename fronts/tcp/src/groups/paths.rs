@@ -73,7 +73,7 @@ impl<W: Wire + Send + 'static> Paths for Groups<W> {
         }
     }
 
-    fn enter(&mut self, process: u16, payloads: Vec<LentPayload>) {
+    fn add_process(&mut self, process: u16, payloads: Vec<LentPayload>) {
         for (group, payload) in self.groups.iter().zip(payloads) {
             let memory = &mut group.shared.take().memory.0;
             if memory.len() <= usize::from(process) {
@@ -83,7 +83,7 @@ impl<W: Wire + Send + 'static> Paths for Groups<W> {
         }
     }
 
-    fn leave(&mut self, process: u16) {
+    fn remove_process(&mut self, process: u16) {
         for group in &self.groups {
             if let Some(memory) = group.shared.take().memory.0.get_mut(usize::from(process)) {
                 *memory = None;

@@ -181,10 +181,10 @@ fn process_that_was_asked_to_stop_by_a_replaced_agent_is_not_asked_again() {
 }
 
 /// What the front must do in the next turns, while its owner is in these states.
-fn turns(streams: &mut Streams, owner: &[Owner], is_taken: bool) -> Vec<Need> {
+fn turns(streams: &mut Streams, owner: &[Owner], is_changing_owner: bool) -> Vec<Need> {
     let all = owner.iter().flat_map(|owner| {
         let (_, is_ready) = streams.ready();
-        streams.serve_door(NOW, 1, is_ready, |_| *owner, |_| is_taken)
+        streams.serve_door(NOW, 1, is_ready, |_| *owner, |_| is_changing_owner)
     });
     all.collect()
 }

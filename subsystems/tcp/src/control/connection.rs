@@ -7,7 +7,7 @@ use core::num::NonZeroU64;
 use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 
-use super::handshake::{DOUBT_AFTER, TIMESTAMP_BYTES};
+use super::handshake::{R1_TRIES, TIMESTAMP_BYTES};
 use super::options::KeptOptions;
 use super::rtt::{MAX, RoundTrip};
 use super::{Call, Stack};
@@ -218,7 +218,7 @@ impl Connection {
     }
 
     /// Whether the host still gets events of the connection: it is neither closed nor leaving.
-    pub(super) fn is_heard_of(&self) -> bool {
+    pub(super) fn has_host(&self) -> bool {
         !self.has_closed() && self.leaving.is_none()
     }
 
@@ -236,7 +236,7 @@ impl Connection {
     }
 
     /// Measures the round trip of bytes that were sent once (Karn's rule; RFC 6298, 3).
-    fn time(&mut self, now: Nanos, statistics: &Statistics) {
+    fn measure_round_trip(&mut self, now: Nanos, statistics: &Statistics) {
         if statistics.fast_retransmits > 0 {
             self.timed.1 = Moment::NEVER;
         }
@@ -271,13 +271,13 @@ impl Connection {
         Some(wait.min(self.round_trip.timeout()))
     }
 
-    fn most_timeouts(&self) -> u8 {
+    fn timeouts_max(&self) -> u8 {
         if self.has_closed() { ORPHAN_TIMEOUTS_MAX } else { TIMEOUTS_MAX }
     }
 
     /// `at`, but no later than the connection's own limits: the host's user timeout, and the deadline after its process has
     /// gone.
-    fn not_after_limit(&self, timer: Timer, at: Nanos) -> Nanos {
+    fn limit_deadline(&self, timer: Timer, at: Nanos) -> Nanos {
         let at = self.orphan_until.get().map_or(at, |until| at.min(until));
         match (timer, self.options.give_up_after()) {
             (Timer::Retransmit | Timer::Probe, Some(after)) => at.min(self.waiting_since + after),
@@ -286,7 +286,7 @@ impl Connection {
     }
 
     /// Records that the host has closed, after so many bytes have arrived.
-    fn closes_at(&mut self, received: u64) {
+    fn record_close(&mut self, received: u64) {
         self.closed_at = NonZeroU64::new(received + 1);
     }
 
@@ -296,7 +296,7 @@ impl Connection {
     }
 
     /// Whether the process has gone, and the deadline has passed.
-    fn is_overdue(&self, now: Nanos) -> bool {
+    fn is_past_deadline(&self, now: Nanos) -> bool {
         self.orphan_until.get().is_some_and(|until| now >= until)
     }
 }
@@ -319,7 +319,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if statistics.is_at_fault {
             let context = connection.context;
             self.refused(context, Call::Use, Reason::Invalid);
-            return self.lose(flow, Reason::Invalid);
+            return self.drop_connection(flow, Reason::Invalid);
         }
         let Some(connection) = self.connection(flow) else { return };
         connection.heard = connection.heard.max(statistics.heard);
@@ -327,7 +327,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             connection.round_trip.sample(took);
         }
         let has_sent = statistics.sent > connection.sent || statistics.fin_sent != connection.fin;
-        connection.time(now, statistics);
+        connection.measure_round_trip(now, statistics);
         connection.sent = statistics.sent;
         let has_moved = statistics.acknowledged > connection.acknowledged
             || (statistics.fin_sent == Fin::Acknowledged && connection.fin != Fin::Acknowledged);
@@ -361,10 +361,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             has_reduced = true;
         }
         if has_moved {
-            connection.round_trip.recovered();
+            connection.round_trip.reset_back_off();
         }
         let Connection { congestion, closed_at, orphan_until, .. } = *connection;
-        if connection.is_overdue(now) {
+        if connection.is_past_deadline(now) {
             self.counters.orphans_reset += 1;
             return self.reset(now, flow, Reason::TimedOut);
         }
@@ -384,19 +384,25 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             if closed_at.is_some() || !orphan_until.is_never() {
                 self.end(now, flow);
             }
-            return self.timer(flow, Timer::None, None);
+            return self.start_timer(flow, Timer::None, None);
         }
-        self.widen(now, flow);
-        self.arm(now, statistics, has_moved, has_sent);
+        self.raise_mss(now, flow);
+        self.choose_timer(now, statistics, has_moved, has_sent);
     }
 
     /// Chooses and sets the timer.
-    fn arm(&mut self, now: Nanos, statistics: &Statistics, has_moved: bool, has_sent: bool) {
+    fn choose_timer(
+        &mut self,
+        now: Nanos,
+        statistics: &Statistics,
+        has_moved: bool,
+        has_sent: bool,
+    ) {
         let flow = statistics.flow;
         let Some(connection) = self.connection(flow) else { return };
         if connection.timer == Timer::Probe && !statistics.is_blocked {
             // Window probes were answered: their back-off says nothing about losses.
-            connection.round_trip.recovered();
+            connection.round_trip.reset_back_off();
             connection.unanswered = 0;
             connection.waiting_since = now;
         }
@@ -426,19 +432,19 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         } else if let Some(idle) = connection.idle_timer(now) {
             idle
         } else {
-            return self.timer(flow, Timer::None, None);
+            return self.start_timer(flow, Timer::None, None);
         };
-        let at = connection.not_after_limit(timer, at);
+        let at = connection.limit_deadline(timer, at);
         // A running timer keeps its deadline, unless there was progress. Each segment sent restarts the tail probe (RFC 8985,
         // 7.2).
         let is_longer = timer == Timer::TailProbe && has_sent;
         if connection.timer != timer || has_moved || is_longer {
             self.trace.put(now, Point::TimerSet, Some(flow), [timer as u64, at.0]);
-            self.timer(flow, timer, Some(at));
+            self.start_timer(flow, timer, Some(at));
         }
     }
 
-    pub(super) fn timer(&mut self, flow: FlowId, timer: Timer, at: Option<Nanos>) {
+    pub(super) fn start_timer(&mut self, flow: FlowId, timer: Timer, at: Option<Nanos>) {
         if let Some(connection) = self.connection(flow) {
             connection.timer = timer;
             self.set_timer(flow.index, at);
@@ -462,11 +468,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let Some(connection) = &mut self.connections[index as usize] else { return };
         let flow = connection.flow;
         let timer = core::mem::replace(&mut connection.timer, Timer::None);
-        if connection.is_overdue(now) && connection.leaving.is_none() {
+        if connection.is_past_deadline(now) && connection.leaving.is_none() {
             self.counters.orphans_reset += 1;
             return self.reset(now, flow, Reason::TimedOut);
         }
-        let back_off = connection.round_trip.in_vain().into();
+        let back_off = connection.round_trip.timeouts().into();
         self.trace.put(now, Point::TimerFired, Some(flow), [timer as u64, back_off]);
         let Some(connection) = self.connection(flow) else { return };
         let command = match timer {
@@ -476,9 +482,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             Timer::TailProbe => {
                 connection.timed.1 = Moment::NEVER;
                 let timeout = connection.round_trip.timeout();
-                let at = connection.not_after_limit(Timer::Retransmit, now + timeout);
+                let at = connection.limit_deadline(Timer::Retransmit, now + timeout);
                 self.data.command(now, flow, Command::ProbeTail);
-                return self.timer(flow, Timer::Retransmit, Some(at));
+                return self.start_timer(flow, Timer::Retransmit, Some(at));
             }
             Timer::Held => return self.data.command(now, flow, Command::Uncork),
             Timer::KeepAlive => return self.on_keep_alive(now, flow),
@@ -498,24 +504,24 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 Command::Probe
             }
             Timer::Retransmit => {
-                let again = connection.round_trip.in_vain() > 0;
+                let again = connection.round_trip.timeouts() > 0;
                 connection.congestion.on_timeout(connection.outstanding, again);
                 connection.timed.1 = Moment::NEVER;
                 Command::Retransmit
             }
         };
         connection.round_trip.back_off();
-        let in_vain = match timer {
+        let timeouts = match timer {
             // A closed connection does not wait for a peer that keeps its window closed.
             Timer::Probe if !connection.has_closed() => connection.unanswered,
-            _ => connection.round_trip.in_vain(),
+            _ => connection.round_trip.timeouts(),
         };
         let limit = connection.options.give_up_after();
         let is_late = limit.is_some_and(|limit| now.since(connection.waiting_since) >= limit);
         // The host's own limit (RFC 9293, MUST-21) replaces ours, while the host is there.
         let is_vain = match limit {
             Some(_) if !connection.has_closed() => is_late,
-            _ => is_late || in_vain > connection.most_timeouts(),
+            _ => is_late || timeouts > connection.timeouts_max(),
         };
         let wait = connection.round_trip.timeout().0.min(MAX.0);
         if is_vain {
@@ -525,15 +531,15 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if command == Command::Retransmit {
             self.pace(flow, true);
         }
-        if in_vain >= DOUBT_AFTER {
-            self.follow_neighbour(now, flow);
+        if timeouts >= R1_TRIES {
+            self.update_next_hop(now, flow);
         }
-        if in_vain == DOUBT_AFTER {
-            self.doubt(now, flow);
+        if timeouts == R1_TRIES {
+            self.on_unanswered(now, flow);
         }
         self.data.command(now, flow, command);
         let Some(connection) = self.connection(flow) else { return };
-        let at = connection.not_after_limit(timer, now + Nanos(wait));
-        self.timer(flow, timer, Some(at));
+        let at = connection.limit_deadline(timer, now + Nanos(wait));
+        self.start_timer(flow, timer, Some(at));
     }
 }

@@ -89,7 +89,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let is_wanted = self.resolving(host).is_some();
         self.neighbours.learn(host, mac, now, is_wanted || is_for_us);
         if is_wanted {
-            self.resolved(now, host, mac);
+            self.on_resolved(now, host, mac);
         }
     }
 }

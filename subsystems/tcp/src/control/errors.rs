@@ -51,7 +51,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     pub(super) fn on_unreachable(&mut self, now: Nanos, error: &Unreachable) {
         let Some(quoted) = error.quoted else { return };
         if error.code == Unreachable::TOO_BIG {
-            self.too_big(now, &quoted, error.next_hop_mtu);
+            self.on_packet_too_big(now, &quoted, error.next_hop_mtu);
         } else {
             self.on_soft_error(now, &quoted, reason_of(error.code));
         }
@@ -65,7 +65,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             }
             // RFC 8201, 4: every IPv6 link has at least this MTU.
             Icmp6::TooBig { mtu, quoted: Some(quoted) } if mtu >= u32::from(IPV6_MTU_MIN) => {
-                self.too_big(now, &quoted, Some(mtu.min(u16::MAX.into()) as u16));
+                self.on_packet_too_big(now, &quoted, Some(mtu.min(u16::MAX.into()) as u16));
             }
             Icmp6::Problem { quoted: Some(quoted) } => {
                 self.on_soft_error(now, &quoted, Reason::NoNeighbour);
@@ -99,15 +99,15 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     pub(super) fn warn(&mut self, now: Nanos, flow: FlowId, reason: Reason) {
         let Some(connection) = self.connection(flow) else { return };
         let is_due = connection.warned_at.get().is_none_or(|at| now.since(at) >= WARN_AFTER);
-        if is_due && connection.is_heard_of() {
+        if is_due && connection.has_host() {
             connection.warned_at = now.into();
             let (context, socket) = (connection.context, connection.socket);
-            self.tell(context, Event::Warned { socket, reason });
+            self.notify(context, Event::Warned { socket, reason });
         }
     }
 
     /// Handles a packet that was too big for a link of its path.
-    fn too_big(&mut self, now: Nanos, quoted: &Quoted, mtu: Option<u16>) {
+    fn on_packet_too_big(&mut self, now: Nanos, quoted: &Quoted, mtu: Option<u16>) {
         let tuple = ends(quoted.destination, quoted.source);
         let Some(flow) = self.sender_of(&tuple, quoted.seq) else { return };
         let Some(connection) = self.connection(flow) else { return };
@@ -122,20 +122,20 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         connection.mss = mss;
         connection.narrow_until = (now + WIDEN_AFTER).into();
         self.counters.path_mtu_reductions += 1;
-        self.use_mss(flow);
+        self.apply_mss(flow);
     }
 
     /// Raises the segment size to the agreed MSS again.
-    pub(super) fn widen(&mut self, now: Nanos, flow: FlowId) {
+    pub(super) fn raise_mss(&mut self, now: Nanos, flow: FlowId) {
         let Some(connection) = self.connection(flow) else { return };
         if connection.narrow_until.get().is_some_and(|until| now >= until) {
             connection.narrow_until = Moment::NEVER;
             connection.mss = connection.mss_max;
-            self.use_mss(flow);
+            self.apply_mss(flow);
         }
     }
 
-    fn use_mss(&mut self, flow: FlowId) {
+    fn apply_mss(&mut self, flow: FlowId) {
         let Some(connection) = self.connection(flow) else { return };
         connection.congestion.set_mss(connection.mss);
         // The timed bytes may be sent again, so they measure nothing.
@@ -146,29 +146,30 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     /// Handles unanswered retransmissions (RFC 9293, 3.8.3: R1): warns the host, and resolves the next hop again, which may
     /// have moved.
-    pub(super) fn doubt(&mut self, now: Nanos, flow: FlowId) {
+    pub(super) fn on_unanswered(&mut self, now: Nanos, flow: FlowId) {
         self.warn(now, flow, Reason::TimedOut);
         let Some(connection) = self.connection(flow) else { return };
         let tuple = connection.tuple();
-        self.ask_for_hop(&tuple);
+        self.query_next_hop(&tuple);
     }
 
     /// The next hop of a connection.
-    pub(super) fn hop_of(&self, tuple: &Tuple) -> Option<IpAddr> {
+    pub(super) fn next_hop_of(&self, tuple: &Tuple) -> Option<IpAddr> {
         self.address.next_hop(tuple.remote.ip())
     }
 
     /// Sends a query for the Ethernet address of a connection's next hop.
-    pub(super) fn ask_for_hop(&mut self, tuple: &Tuple) {
-        let ask = self.hop_of(tuple).and_then(|hop| reply::ask(&self.address, hop));
+    pub(super) fn query_next_hop(&mut self, tuple: &Tuple) {
+        let ask =
+            self.next_hop_of(tuple).and_then(|hop| reply::neighbour_query(&self.address, hop));
         self.out.extend(ask.map(Output::Send));
     }
 
     /// Switches to the next hop's current Ethernet address, if known.
-    pub(super) fn follow_neighbour(&mut self, now: Nanos, flow: FlowId) {
+    pub(super) fn update_next_hop(&mut self, now: Nanos, flow: FlowId) {
         let Some(connection) = self.connection(flow) else { return };
         let (tuple, mac) = (connection.tuple(), connection.mac);
-        let Some(hop) = self.hop_of(&tuple) else { return };
+        let Some(hop) = self.next_hop_of(&tuple) else { return };
         let Some(found) = self.neighbours.find(hop, now).filter(|found| *found != mac) else {
             return;
         };

@@ -2,8 +2,8 @@
 
 use wave_core::clock::Nanos;
 
-use super::reply::{self, Bare};
-use super::time_wait::LASTS;
+use super::reply::{self, BareSegment};
+use super::time_wait::TIME_WAIT_LASTS;
 use super::{Output, Stack};
 use crate::context::Reason;
 use crate::datapath::{
@@ -96,7 +96,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             let is_wanted = is_for_us && self.resolving(sender).is_some();
             self.neighbours.learn(sender, arp.sender_mac, now, is_wanted || is_for_us);
             if is_wanted {
-                self.resolved(now, sender, arp.sender_mac);
+                self.on_resolved(now, sender, arp.sender_mac);
             }
         }
         if is_for_us && arp.operation == ArpOperation::Request && self.may_answer_arp(now) {
@@ -173,10 +173,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                     return;
                 }
                 if flags.contains(Flags::FIN) {
-                    self.time_wait.extend(tuple, now + LASTS);
+                    self.time_wait.extend(tuple, now + TIME_WAIT_LASTS);
                 }
                 let stamp = milliseconds(now).wrapping_add(over.offset);
-                let bare = Bare {
+                let bare = BareSegment {
                     seq: over.seq,
                     ack: Some(over.expected),
                     flags: Flags::ACK,
@@ -205,8 +205,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             if !flags.contains(Flags::SYN) {
                 return;
             }
-            if let Some(at) = self.place(tuple.local) {
-                return self.syn(now, at, *tuple, mac, segment);
+            if let Some(at) = self.choose_listener(tuple.local) {
+                return self.on_listener_syn(now, at, *tuple, mac, segment);
             }
         }
         let is_plain = !flags.contains(Flags::SYN);
@@ -249,7 +249,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             let off = segment.seq.since(expected);
             if off == 0 {
                 self.data.freeze(flow);
-                return self.lose(flow, Reason::Reset);
+                return self.drop_connection(flow, Reason::Reset);
             }
             let window = receiving.edge.saturating_sub(at);
             if off < 0 || off as u64 >= window {

@@ -16,8 +16,8 @@ use super::connection::Connection;
 use super::handshake::Handshake;
 use super::neighbours::Neighbours;
 use super::shares::{Kind, Owner};
-use super::taking::{Lent, Take};
-use super::time_wait::Over;
+use super::takeover::{Lent, Takeover};
+use super::time_wait::TimeWaitEntry;
 use super::{ControlCounters, Listener, Secrets, Stack};
 use crate::congestion::Algorithm;
 use crate::context::SocketOptions;
@@ -37,13 +37,13 @@ pub struct State {
     listeners: Vec<Listener>,
     arrivals: NonZeroU64,
     turn: usize,
-    takes: Vec<Take>,
+    takes: Vec<Takeover>,
     lent: Vec<Lent>,
     handshakes: Vec<(FlowId, Tuple, Handshake, Option<Nanos>)>,
     connections: Vec<Kept>,
     /// The latest generation of a flow so far, and of a handshake: listeners' queues name those that have ended, too.
     newest: [u32; 2],
-    time_wait: Vec<(Tuple, Over)>,
+    time_wait: Vec<(Tuple, TimeWaitEntry)>,
     spent_cookies: VecDeque<u64>,
     neighbours: Neighbours,
     lingering: Vec<u16>,
@@ -59,7 +59,7 @@ impl State {
     }
 
     /// Visits all payload memory that the stack uses: the process, the ring, and the number of bytes from the ring's beginning.
-    pub fn memory(&self, see: &mut dyn FnMut(u16, Ring, u32)) {
+    pub fn visit_memory(&self, see: &mut dyn FnMut(u16, Ring, u32)) {
         for (connection, state, _) in &self.connections {
             let (process, filled) = (connection.context.process, connection.filled);
             see(process, state.receiving.ring, filled.receive);
@@ -75,7 +75,7 @@ impl State {
                 see(process, slot.receive, slot.filled);
             }
         }
-        for (process, slot, filled) in self.takes.iter().filter_map(Take::memory) {
+        for (process, slot, filled) in self.takes.iter().filter_map(Takeover::memory) {
             see(process, slot.receive, filled.receive);
             see(process, slot.send, filled.send);
         }
@@ -92,7 +92,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             && self.gone.is_empty()
             && self.released.is_empty()
             && self.out.is_empty()
-            && self.takes.iter().all(Take::has_not_begun);
+            && self.takes.iter().all(Takeover::is_unstarted);
         is_done && self.data.poll(now, 0, &mut self.effects).is_none_or(|at| at > now)
     }
 
@@ -112,7 +112,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     /// Resumes frozen connections, as if their state had come from another agent.
     pub fn thaw(&mut self, now: Nanos) {
-        self.takes.iter_mut().for_each(Take::begin_again);
+        self.takes.iter_mut().for_each(Takeover::restart);
         for index in 0..self.connections.len() {
             let Some(connection) = self.connections[index] else { continue };
             // A leaving connection stays frozen.
@@ -166,31 +166,31 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         // Keep the own hash key: the places of the tables' entries depend on it.
         self.secrets = Secrets { table: self.secrets.table, ..secrets };
         self.algorithm = algorithm;
-        owners.into_iter().for_each(|(process, owner)| self.shares.enter(process, owner));
+        owners.into_iter().for_each(|(process, owner)| self.shares.add_process(process, owner));
         self.families = families;
         self.lent = state.lent;
         self.arrivals = state.arrivals;
         self.turn = turn;
         self.takes.extend(takes);
-        self.takes.iter_mut().for_each(Take::begin_again);
+        self.takes.iter_mut().for_each(Takeover::restart);
         for mut listener in listeners {
             let most = self.bounds.slots.min(listener.backlog.into()) as usize;
             listener.slots.reserve(most.saturating_sub(listener.slots.len()));
-            self.take_share(listener.context.process, Kind::Listener);
+            self.acquire_share(listener.context.process, Kind::Listener);
             self.listeners.push(listener);
         }
         let [newest, newest_handshake] = state.newest;
         self.handshakes.reserve_generations(newest_handshake);
         for (id, tuple, handshake, deadline) in state.handshakes {
             self.handshakes.restore(tuple, id, handshake)?;
-            self.take_share(handshake.process(), Kind::Handshake);
+            self.acquire_share(handshake.process(), Kind::Handshake);
             self.set_timer(self.bounds.flows + id.index, deadline);
         }
         self.newest = newest;
         self.data.reserve_generations(newest);
         for (connection, established, deadline) in state.connections {
             self.resume(now, &connection, &established)?;
-            self.take_share(connection.context.process, Kind::Connection);
+            self.acquire_share(connection.context.process, Kind::Connection);
             self.connections[connection.flow.index as usize] = Some(connection);
             self.set_timer(connection.flow.index, deadline);
         }

@@ -1,10 +1,10 @@
 //! Handshakes: connections that are not established yet (RFC 9293, 3.5 and 3.10.7.3 to 4).
 
-mod bounds;
 pub(super) mod cookies;
-mod doubt;
 pub(super) mod early;
+mod errors;
 mod establish;
+mod waiting;
 
 use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU64;
@@ -14,7 +14,7 @@ use wave_core::clock::Nanos;
 
 use super::ecn::Agreement;
 use super::neighbours::{ASK_AFTER, ASKS_MAX};
-use super::reply::{self, Bare};
+use super::reply::{self, BareSegment};
 use super::shares::Kind;
 use super::{Output, SHAPE_UNKNOWN, Slot, Stack};
 use crate::context::{ContextId, Event, Reason};
@@ -34,7 +34,7 @@ const TRY_AFTER: Nanos = Nanos::from_millis(1_000);
 /// Longest time between two transmissions.
 const TRY_AFTER_MAX: Nanos = Nanos::from_millis(64_000);
 /// Unanswered transmissions after which the next hop is resolved again (RFC 9293, 3.8.3: R1).
-pub(super) const DOUBT_AFTER: u8 = 3;
+pub(super) const R1_TRIES: u8 = 3;
 /// The peer's MSS if it names none (RFC 9293, MUST-15).
 const MSS_DEFAULT: u16 = 536;
 /// Smallest MSS that we accept from a peer: a smaller one would make us send mostly headers (CVE-2019-11479).
@@ -46,7 +46,7 @@ pub(super) const TIMESTAMP_BYTES: u16 = 12;
 
 /// The party that a handshake is for.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-enum For {
+enum Opener {
     /// A listener of this process, by its name.
     Listener { process: u16, name: u32 },
     /// A host that connects.
@@ -66,7 +66,7 @@ enum Stage {
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Handshake {
-    whom: For,
+    whom: Opener,
     stage: Stage,
     mac: MacAddress,
     own: Seq,
@@ -99,12 +99,12 @@ pub(super) struct Handshake {
 
 impl Handshake {
     pub(super) fn is_for(&self, process: u16) -> bool {
-        matches!(self.whom, For::Host { context, .. } if context.process == process)
+        matches!(self.whom, Opener::Host { context, .. } if context.process == process)
     }
 
     /// Whether it is for this listener.
     pub(super) fn is_of(&self, of: u16, listener: u32) -> bool {
-        matches!(self.whom, For::Listener { process, name } if (process, name) == (of, listener))
+        matches!(self.whom, Opener::Listener { process, name } if (process, name) == (of, listener))
     }
 
     /// Whether the peer has acknowledged our SYN, and a listener's slot is missing.
@@ -113,22 +113,22 @@ impl Handshake {
     }
 
     fn is_passive(&self) -> bool {
-        matches!(self.whom, For::Listener { .. })
+        matches!(self.whom, Opener::Listener { .. })
     }
 
     /// Process and slot of a host that connects; `None` for a listener's handshake.
     pub(super) fn slot(&self) -> Option<(u16, Slot)> {
         match self.whom {
-            For::Host { context, slot } => Some((context.process, slot)),
-            For::Listener { .. } => None,
+            Opener::Host { context, slot } => Some((context.process, slot)),
+            Opener::Listener { .. } => None,
         }
     }
 
     /// The process that it is for.
     pub(super) fn process(&self) -> u16 {
         match self.whom {
-            For::Listener { process, .. } => process,
-            For::Host { context, .. } => context.process,
+            Opener::Listener { process, .. } => process,
+            Opener::Host { context, .. } => context.process,
         }
     }
 
@@ -147,7 +147,7 @@ impl Handshake {
 }
 
 /// Whether a segment carries bytes or the end of the stream.
-pub(super) fn carries(segment: &TcpSegment) -> bool {
+pub(super) fn carries_data(segment: &TcpSegment) -> bool {
     !segment.payload.is_empty() || segment.flags.contains(Flags::FIN)
 }
 
@@ -175,7 +175,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return Err(Reason::Unreachable);
         }
         let hop = self.address.next_hop(ip).ok_or(Reason::Unreachable)?;
-        self.may_have_port(from.process, local_port)?;
+        self.check_port(from.process, local_port)?;
         let has_room = [Kind::Connection, Kind::Handshake]
             .into_iter()
             .all(|kind| self.has_room(from.process, kind));
@@ -190,7 +190,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         let mac = self.neighbours.find(hop, now);
         let handshake = Handshake {
-            whom: For::Host { context: from, slot },
+            whom: Opener::Host { context: from, slot },
             stage: if mac.is_some() { Stage::Sent } else { Stage::Resolving },
             mac: mac.unwrap_or_default(),
             own: self.secrets.sequence(&tuple, now),
@@ -209,30 +209,30 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             arrived: None,
         };
         let id = self.handshakes.insert(tuple, handshake).map_err(|_| Reason::NoRoom)?;
-        self.take_share(from.process, Kind::Handshake);
+        self.acquire_share(from.process, Kind::Handshake);
         self.counters.active_opens += 1;
-        self.try_again(now, id);
+        self.retry_handshake(now, id);
         Ok(())
     }
 
     pub(super) fn cancel(&mut self, from: ContextId, name: u32) {
-        if let Some((id, _)) = self.requested(from, name) {
+        if let Some((id, _)) = self.find_requested(from, name) {
             self.drop_handshake(id);
-            self.tell(from, Event::Closed { socket: name });
+            self.notify(from, Event::Closed { socket: name });
         }
     }
 
     /// Tells a process the local address of a connection that it has requested.
-    pub(super) fn locate(&mut self, from: ContextId, name: u32) {
-        if let Some((_, tuple)) = self.requested(from, name) {
-            self.tell(from, Event::Located { socket: name, local: tuple.local });
+    pub(super) fn report_local_address(&mut self, from: ContextId, name: u32) {
+        if let Some((_, tuple)) = self.find_requested(from, name) {
+            self.notify(from, Event::Located { socket: name, local: tuple.local });
         }
     }
 
     /// The handshake of a connection that a process has requested under this name.
-    fn requested(&self, from: ContextId, name: u32) -> Option<(FlowId, Tuple)> {
+    fn find_requested(&self, from: ContextId, name: u32) -> Option<(FlowId, Tuple)> {
         let found = self.handshakes.iter().find(|(_, _, handshake)| {
-            matches!(handshake.whom, For::Host { context, slot }
+            matches!(handshake.whom, Opener::Host { context, slot }
                 if context.process == from.process && slot.socket == name)
         });
         found.map(|(id, tuple, _)| (id, tuple))
@@ -242,8 +242,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.handshake_timer(id, None);
         let Some(handshake) = self.handshakes.remove(id) else { return };
         self.early.take(id);
-        self.give_share(handshake.process(), Kind::Handshake);
-        if let For::Listener { process, name } = handshake.whom
+        self.release_share(handshake.process(), Kind::Handshake);
+        if let Opener::Listener { process, name } = handshake.whom
             && let Some(at) = self.listener_named(process, name)
         {
             self.listeners[at].half_open -= 1;
@@ -255,19 +255,19 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let whom = self.handshakes.get(id).map(|handshake| handshake.whom);
         self.counters.attempts_failed += 1;
         self.drop_handshake(id);
-        if let Some(For::Host { context, slot }) = whom {
-            self.tell(context, Event::Failed { socket: slot.socket, reason });
+        if let Some(Opener::Host { context, slot }) = whom {
+            self.notify(context, Event::Failed { socket: slot.socket, reason });
         }
     }
 
     pub(super) fn on_handshake_timer(&mut self, now: Nanos, index: u32) {
         let id = self.handshakes.name(index);
-        self.try_again(now, id);
+        self.retry_handshake(now, id);
     }
 
     /// Sends the handshake's next segment or neighbour query, or retransmits it, and sets the timer; fails the handshake after
     /// the last try.
-    fn try_again(&mut self, now: Nanos, id: FlowId) {
+    fn retry_handshake(&mut self, now: Nanos, id: FlowId) {
         let Some(handshake) = self.handshakes.get(id).copied() else { return };
         let resolving = handshake.stage == Stage::Resolving;
         let tries_max = match (handshake.stage, handshake.is_passive()) {
@@ -281,8 +281,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         let doubled = Nanos(TRY_AFTER.0 << handshake.tries).min(TRY_AFTER_MAX);
         let wait = if resolving { ASK_AFTER } else { doubled };
-        if !resolving && handshake.tries >= DOUBT_AFTER {
-            self.doubt_hop(now, id);
+        if !resolving && handshake.tries >= R1_TRIES {
+            self.on_unanswered_syn(now, id);
         }
         if let Some(handshake) = self.handshakes.get_mut(id) {
             handshake.tries += 1;
@@ -296,7 +296,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let Some(handshake) = self.handshakes.get(id).copied() else { return };
         let Some(tuple) = self.handshakes.tuple(id) else { return };
         if handshake.stage == Stage::Resolving {
-            return self.ask_for_hop(&tuple);
+            return self.query_next_hop(&tuple);
         }
         let is_answer = handshake.stage == Stage::Received;
         let stamp = milliseconds(now).wrapping_add(self.secrets.timestamp(&tuple));
@@ -304,7 +304,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let asks = self.algorithm.asks_for_ecn() && handshake.tries <= 1;
         let said = |it: &mut Handshake| if is_answer { it.ecn.answer() } else { it.ecn.ask(asks) };
         let ecn = self.handshakes.get_mut(id).map_or(Flags::NONE, said);
-        let bare = Bare {
+        let bare = BareSegment {
             seq: handshake.own,
             ack: is_answer.then(|| handshake.peer.plus(1)),
             flags: Flags::SYN | ecn,
@@ -329,13 +329,13 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     /// Continues the handshakes that waited for this neighbour's address.
-    pub(super) fn resolved(&mut self, now: Nanos, hop: IpAddr, mac: MacAddress) {
+    pub(super) fn on_resolved(&mut self, now: Nanos, hop: IpAddr, mac: MacAddress) {
         while let Some(id) = self.resolving(hop) {
             let Some(handshake) = self.handshakes.get_mut(id) else { return };
             handshake.stage = Stage::Sent;
             handshake.mac = mac;
             handshake.tries = 0;
-            self.try_again(now, id);
+            self.retry_handshake(now, id);
         }
     }
 
@@ -351,11 +351,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     /// The listener at one of our addresses and ports.
     pub(super) fn listener_at(&self, own: SocketAddr) -> Option<usize> {
-        self.listeners.iter().position(|one| super::is_at(one.local, own))
+        self.listeners.iter().position(|one| super::accepts_at(one.local, own))
     }
 
     /// Handles a SYN for a listener, by its place among the listeners.
-    pub(super) fn syn(
+    pub(super) fn on_listener_syn(
         &mut self,
         now: Nanos,
         at: usize,
@@ -404,7 +404,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             _ => clocked,
         };
         let handshake = Handshake {
-            whom: For::Listener { process, name },
+            whom: Opener::Listener { process, name },
             stage: Stage::Received,
             mac,
             own,
@@ -432,9 +432,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return self.answer_with_cookie(now, at, &tuple, handshake);
         };
         self.time_wait.remove(&tuple);
-        self.take_share(process, Kind::Handshake);
+        self.acquire_share(process, Kind::Handshake);
         self.listeners[at].half_open += 1;
-        self.try_again(now, id);
+        self.retry_handshake(now, id);
     }
 
     /// Handles a segment for a handshake. If it establishes the connection, the packet goes on to the data path.
@@ -472,7 +472,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 let established = self.establish(now, Some(id), &handshake, tuple, window, stamps);
                 if let Some(flow) = established {
                     self.data.command(now, flow, Command::Challenge);
-                    self.connection_is_there(flow);
+                    self.report_established(flow);
                 }
             } else if self.may_answer_handshake(now, id) {
                 if let Some(handshake) = self.handshakes.get_mut(id) {
@@ -502,14 +502,14 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             }
             return;
         }
-        if let Err(packet) = self.open(now, Some(id), &handshake, tuple, segment, packet) {
+        if let Err(packet) = self.open_passive(now, Some(id), &handshake, tuple, segment, packet) {
             self.wait_for_slot(now, id, segment, packet);
         }
     }
 
     /// Establishes the connection of a listener's handshake with the segment that acknowledges our SYN. `id` is the handshake's
     /// place in the table; `None` if a cookie carried it. Returns the packet if there is no slot or room.
-    pub(super) fn open(
+    pub(super) fn open_passive(
         &mut self,
         now: Nanos,
         id: Option<FlowId>,
@@ -526,13 +526,13 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return Err(packet);
         };
         self.measure(now, flow, handshake);
-        if carries(segment) {
+        if carries_data(segment) {
             self.packets.push_front(packet);
         }
         if let Some(early) = early {
             self.packets.push_front(early.packet);
         }
-        self.connection_is_there(flow);
+        self.report_established(flow);
         Ok(())
     }
 
@@ -586,7 +586,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             handshake.stage = Stage::Received;
             handshake.is_repeated = true;
             handshake.tries = 0;
-            return self.try_again(now, id);
+            return self.retry_handshake(now, id);
         }
         let handshake = *handshake;
         let window = u32::from(segment.window);
@@ -594,7 +594,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if let Some(flow) = self.establish(now, Some(id), &handshake, tuple, window, stamps) {
             self.measure(now, flow, &handshake);
             self.data.command(now, flow, Command::Challenge);
-            self.connection_is_there(flow);
+            self.report_established(flow);
         }
     }
 }

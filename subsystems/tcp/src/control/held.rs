@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::connection::Connection;
-use super::{Gone, Stack};
+use super::{GoneProcess, Stack};
 use crate::context::door::Shut;
 use crate::context::{ContextId, Filled, LastReads};
 use crate::datapath::{Datapath, Fin, FlowId, Ring};
@@ -48,16 +48,16 @@ impl HeldFlow {
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// The process and the name of a connection that its process has not closed.
     pub fn owner(&self, flow: FlowId) -> Option<(ContextId, u32)> {
-        let connection = self.peek(flow).filter(|one| one.is_heard_of())?;
+        let connection = self.peek(flow).filter(|one| one.has_host())?;
         Some((connection.context, connection.socket))
     }
 
     /// Holds a connection: it stays as it is when its process goes. `None` if the process has closed it, or it is changing hands.
     pub fn hold(&mut self, flow: FlowId) -> Option<HeldFlow> {
-        if self.is_taken(flow) {
+        if self.is_changing_owner(flow) {
             return None;
         }
-        let connection = self.connection(flow).filter(|one| one.is_heard_of())?;
+        let connection = self.connection(flow).filter(|one| one.has_host())?;
         connection.is_held = true;
         let (context, socket, filled) = (connection.context, connection.socket, connection.filled);
         let Connection { read_said, written_said, shut_said, .. } = *connection;
@@ -79,13 +79,13 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     /// Ends the hold on a connection whose process has gone, as if that process had gone only now.
-    pub fn let_go(&mut self, flow: FlowId) {
+    pub fn release_hold(&mut self, flow: FlowId) {
         let Some(connection) = self.connection(flow) else { return };
         connection.is_held = false;
         let process = connection.context.process;
         if let Some(at) = self.lingering.iter().position(|one| *one == process) {
             self.lingering.swap_remove(at);
-            self.gone.push_back(Gone { process, next: 0, reads: LastReads::default() });
+            self.gone.push_back(GoneProcess { process, next: 0, reads: LastReads::default() });
         } else if let Some(gone) = self.gone.iter_mut().find(|gone| gone.process == process) {
             // Its connections are being closed, perhaps from a later one on.
             gone.next = 0;

@@ -22,10 +22,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let is_ours = self.address.all().any(|own| covers(local.ip(), own));
         let is_met = |other: &Listener, port: u16| {
             self.address.all().any(|own| {
-                covers(local.ip(), own) && is_at(other.local, SocketAddr::new(own, port))
+                covers(local.ip(), own) && accepts_at(other.local, SocketAddr::new(own, port))
             })
         };
-        let is_taken = |port: u16| {
+        let is_changing_owner = |port: u16| {
             self.listeners.iter().any(|other| {
                 let is_same = other.local == SocketAddr::new(local.ip(), port);
                 is_met(other, port) && !(is_same && self.may_share(from, sharing, other))
@@ -37,7 +37,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             others.any(|other| has_secret(sharing, other) && other.local.port() == port)
         };
         let port = match local.port() {
-            0 => secrets::PORTS.clone().rev().find(|port| !is_taken(*port)),
+            0 => secrets::PORTS.clone().rev().find(|port| !is_changing_owner(*port)),
             port => Some(port),
         };
         let is_named = self
@@ -49,24 +49,24 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             _ if is_named => Some(Reason::Invalid),
             _ if self.listeners.len() >= self.bounds.listeners as usize => Some(Reason::NoRoom),
             None => Some(Reason::AddressNotAvailable),
-            Some(port) if is_taken(port) => Some(Reason::AddressInUse),
+            Some(port) if is_changing_owner(port) => Some(Reason::AddressInUse),
             Some(_) if !self.has_room(from.process, Kind::Listener) => {
                 self.counters.beyond_share += 1;
                 Some(Reason::TooMany)
             }
             Some(port) if is_let_in(port) => None,
-            Some(port) => self.may_have_port(from.process, port).err(),
+            Some(port) => self.check_port(from.process, port).err(),
         };
         if let Some(reason) = refused {
             self.refused(from, Call::Listen, reason);
-            return self.tell(from, Event::NotListening { listener: name, reason });
+            return self.notify(from, Event::NotListening { listener: name, reason });
         }
         let port = port.unwrap_or_default();
         let address = SocketAddr::new(local.ip(), port);
         // Connections may have to wait before this process offers a slot.
         let is_same = |other: &&Listener| other.local == address && has_secret(sharing, other);
         let shape = self.listeners.iter().filter(is_same).find_map(|other| other.shape);
-        self.take_share(from.process, Kind::Listener);
+        self.acquire_share(from.process, Kind::Listener);
         self.listeners.push(Listener {
             context: from,
             name,
@@ -84,8 +84,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             unaccepted: 0,
             cookie_sent_at: None,
         });
-        let local = self.told(address);
-        self.tell(from, Event::Listening { listener: name, local });
+        let local = self.reported_address(address);
+        self.notify(from, Event::Listening { listener: name, local });
     }
 
     /// Whether a process may listen at the address and port of an existing listener.
@@ -100,25 +100,26 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// accepted are for whoever waits.
     pub(super) fn share(&mut self, from: ContextId, name: u32) {
         let Some(at) = self.listener_of(from, name) else { return };
-        self.give_slots_back(at);
+        self.return_slots(at);
         let listener = &mut self.listeners[at];
         listener.is_shared = true;
         let (sharing, unaccepted) = (listener.sharing, core::mem::take(&mut listener.unaccepted));
-        self.take_back_choices(true, |context, of| (context.process, of) == (from.process, name));
+        self.reoffer(true, |context, of| (context.process, of) == (from.process, name));
         self.offer_unaccepted(from, (name, sharing), unaccepted);
     }
 
-    fn give_slots_back(&mut self, at: usize) {
+    fn return_slots(&mut self, at: usize) {
         let context = self.listeners[at].context;
         while let Some(Slot { socket, .. }) = self.listeners[at].slots.pop_front() {
-            self.tell(context, Event::Unused { socket });
+            self.notify(context, Event::Unused { socket });
         }
     }
 
     /// Chooses the listener for a new connection to our address and port `own`: of those that share the port, one with a slot, in
     /// turn. If none has any, the connection waits at one that knows what a slot looks like.
-    pub(super) fn place(&mut self, own: SocketAddr) -> Option<usize> {
-        let all = || self.listeners.iter().enumerate().filter(|(_, one)| is_at(one.local, own));
+    pub(super) fn choose_listener(&mut self, own: SocketAddr) -> Option<usize> {
+        let all =
+            || self.listeners.iter().enumerate().filter(|(_, one)| accepts_at(one.local, own));
         let has_slot = || all().filter(|(_, one)| !one.slots.is_empty());
         let chosen = match has_slot().count() {
             0 => all().find(|(_, one)| one.shape.is_some()).or_else(|| all().next()),
@@ -163,7 +164,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     /// A listener's address as reported to its host: the agent's address, if `local` stands for just one.
-    pub(super) fn told(&self, local: SocketAddr) -> SocketAddr {
+    pub(super) fn reported_address(&self, local: SocketAddr) -> SocketAddr {
         let mut meant = self.address.all().filter(|own| covers(local.ip(), *own));
         match (meant.next(), meant.next()) {
             (Some(own), None) => SocketAddr::new(own, local.port()),
@@ -179,7 +180,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.listeners.iter().position(|one| (one.context.process, one.name) == (process, name))
     }
 
-    pub(super) fn take_slot(&mut self, from: ContextId, name: u32, slot: Slot) -> Option<Reason> {
+    pub(super) fn add_slot(&mut self, from: ContextId, name: u32, slot: Slot) -> Option<Reason> {
         let Some(at) = self.listener_of(from, name) else { return Some(Reason::Invalid) };
         let most = self.bounds.slots as usize;
         let listener = &mut self.listeners[at];
@@ -195,14 +196,14 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     /// Gives unused slots to handshakes that wait for one. Connections on offer come first: they are older.
-    pub(super) fn use_slots(&mut self, now: Nanos) {
+    pub(super) fn assign_slots(&mut self, now: Nanos) {
         if self.listeners.iter().all(|one| one.acknowledged == 0) {
             return;
         }
         for at in 0..self.listeners.len() {
             while !self.listeners[at].slots.is_empty()
                 && !self.has_offer_for(at)
-                && self.open_next(now, at)
+                && self.open_oldest(now, at)
             {}
         }
     }
@@ -210,7 +211,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// Gives a slot of a listener to the oldest handshake that waits for one: of this listener in any process, otherwise of another one
     /// at its port.
     /// Returns false if there is none, or no room.
-    fn open_next(&mut self, now: Nanos, at: usize) -> bool {
+    fn open_oldest(&mut self, now: Nanos, at: usize) -> bool {
         let Listener { local, context, sharing, .. } = self.listeners[at];
         let mut oldest = None;
         for other in 0..self.listeners.len() {
@@ -244,9 +245,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    pub(super) fn drop_listener(&mut self, at: usize, tells: bool) {
-        if tells {
-            self.give_slots_back(at);
+    pub(super) fn drop_listener(&mut self, at: usize, notifies: bool) {
+        if notifies {
+            self.return_slots(at);
         }
         let listener = self.listeners.swap_remove(at);
         let Listener { context, name, local, sharing, shape, cookie_sent_at, unaccepted, .. } =
@@ -257,8 +258,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 other.shape = other.shape.or(shape);
             }
         }
-        self.give_share(context.process, Kind::Listener);
-        self.take_back_choices(tells, |of, its| (of.process, its) == (context.process, name));
+        self.release_share(context.process, Kind::Listener);
+        self.reoffer(notifies, |of, its| (of.process, its) == (context.process, name));
         self.offer_unaccepted(context, (name, sharing), unaccepted);
         let waiting: Vec<(FlowId, SocketAddr)> = self
             .handshakes
@@ -269,20 +270,20 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let mut given = Vec::new();
         for (id, own) in waiting {
             // Another listener that shares the port completes the handshake, even if no program waits there yet.
-            match self.place(own) {
+            match self.choose_listener(own) {
                 Some(at) => {
-                    self.give_handshake(id, at);
+                    self.move_handshake(id, at);
                     given.push(at);
                 }
                 None => {
-                    self.refuse_waiting(id);
+                    self.reset_waiting(id);
                     self.drop_handshake(id);
                 }
             }
         }
         given.sort_unstable();
         given.dedup();
-        given.into_iter().for_each(|at| self.order_waiting(at));
+        given.into_iter().for_each(|at| self.sort_waiting(at));
     }
 }
 
@@ -297,6 +298,6 @@ pub(super) fn covers(local: IpAddr, own: IpAddr) -> bool {
 }
 
 /// Whether a listener accepts connections to the agent's address and port `own`.
-pub(super) fn is_at(listener: SocketAddr, own: SocketAddr) -> bool {
+pub(super) fn accepts_at(listener: SocketAddr, own: SocketAddr) -> bool {
     listener.port() == own.port() && covers(listener.ip(), own.ip())
 }

@@ -4,7 +4,6 @@
 //! through commands (docs/adr/0055). The caller gets frames to send, payload to copy, and events for hosts.
 
 mod address;
-mod answers;
 mod closed_ports;
 mod connection;
 mod discovery;
@@ -19,6 +18,7 @@ mod memory;
 mod neighbours;
 mod options;
 mod ports;
+mod rate_limits;
 mod refusals;
 mod reply;
 mod requests;
@@ -26,7 +26,7 @@ mod rtt;
 mod secrets;
 mod shares;
 mod show;
-mod taking;
+mod takeover;
 mod time_wait;
 
 use alloc::collections::VecDeque;
@@ -47,7 +47,7 @@ pub use refusals::Call;
 pub use secrets::Secrets;
 pub use shares::{Owner, Shares};
 pub use show::{Shown, State};
-pub use taking::Carry;
+pub use takeover::RingCopy;
 
 use crate::congestion::Algorithm;
 use crate::context::{ContextId, Event, LastReads, Reason, Sharing, Update};
@@ -58,16 +58,16 @@ use closed_ports::ClosedPorts;
 use connection::Connection;
 use handshake::Handshake;
 use handshake::early::Early;
-use listeners::is_at;
+use listeners::accepts_at;
 use neighbours::Neighbours;
-use taking::{Lent, Take};
+use takeover::{Lent, Takeover};
 use time_wait::TimeWait;
 
 // Tables have an entry for each connection, each handshake, and each connection in TIME_WAIT, so entries must stay small.
 const _: () = {
     assert!(size_of::<Option<Connection>>() <= 336);
     assert!(size_of::<Handshake>() <= 160);
-    assert!(size_of::<time_wait::Over>() <= 48);
+    assert!(size_of::<time_wait::TimeWaitEntry>() <= 48);
 };
 
 /// Limit of packets that wait for the data path, and of requests.
@@ -109,8 +109,8 @@ pub enum Output<F> {
     Write(Write<F>),
     /// Send this context an event.
     Event(ContextId, Event),
-    /// Copy rings from one process's memory to another's, then call [`Stack::carried`].
-    Carry(Carry),
+    /// Copy rings from one process's memory to another's, then call [`Stack::rings_copied`].
+    CopyRings(RingCopy),
     /// The stack no longer uses this process's memory; its number may be reused.
     Released(u16),
     /// For people: the stack has refused this context a call, or has reset its connection, for a reason of its own.
@@ -230,7 +230,7 @@ pub struct ControlCounters {
 
 /// A process that has gone, and has connections to be closed.
 #[derive(Debug)]
-struct Gone {
+struct GoneProcess {
     process: u16,
     /// Next index of `connections` to check.
     next: u32,
@@ -257,7 +257,7 @@ pub struct Stack<F, D> {
     /// Secrets of processes that have joined a family, by process; 0 is none.
     families: Vec<u128>,
     /// Connections that are being taken over.
-    takes: Vec<Take>,
+    takes: Vec<Takeover>,
     lent: Vec<Lent>,
     shares: Shares<3>,
     handshakes: Tuples<Handshake>,
@@ -274,7 +274,7 @@ pub struct Stack<F, D> {
     /// Flows to be removed as soon as they have nothing in flight.
     leaving: VecDeque<FlowId>,
     /// Processes that have gone, and whose connections are being closed.
-    gone: VecDeque<Gone>,
+    gone: VecDeque<GoneProcess>,
     /// Processes that have gone, and have connections left.
     lingering: Vec<u16>,
     /// Number of connections of gone processes.
@@ -406,7 +406,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// Resets the connections of a process whose memory is lost. The caller must still call [`Stack::leave`].
+    /// Resets the connections of a process whose memory is lost. The caller must still call [`Stack::remove_process`].
     pub fn reset_all_of(&mut self, now: Nanos, process: u16) {
         for index in 0..self.connections.len() {
             let own = self.connections[index].filter(|one| one.context.process == process);
@@ -419,12 +419,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// Handles the end of a process: its listeners are dropped, and its connections close as if it had closed them, except those
     /// that it has not accepted, which go to other listeners. It has read as far as its requests have said. The second call for
     /// a process does nothing: its number must be released once.
-    pub fn leave(&mut self, process: u16) {
-        self.leave_after(process, LastReads::default());
+    pub fn remove_process(&mut self, process: u16) {
+        self.remove_process_after(process, LastReads::default());
     }
 
-    /// As [`Stack::leave`], for a process that may have read more than its requests have said.
-    pub fn leave_after(&mut self, process: u16, reads: LastReads) {
+    /// As [`Stack::remove_process`], for a process that may have read more than its requests have said.
+    pub fn remove_process_after(&mut self, process: u16, reads: LastReads) {
         let has_left = self.gone.iter().any(|gone| gone.process == process);
         if has_left || self.lingering.contains(&process) {
             return;
@@ -442,8 +442,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             self.drop_handshake(id);
         }
         self.join(process, 0);
-        self.forget_takes(process);
-        self.gone.push_back(Gone { process, next: 0, reads });
+        self.drop_takeovers(process);
+        self.gone.push_back(GoneProcess { process, next: 0, reads });
     }
 
     /// Works, at most `budget` steps of the data path. Returns when to poll next if no input arrives before; `None`: not at
@@ -456,9 +456,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     ) -> Option<Nanos> {
         self.fire_timers(now);
         self.time_wait.expire(now);
-        self.close_for_the_gone(now);
+        self.close_orphans(now);
         // Connections that wait come before those that segments below establish.
-        self.use_slots(now);
+        self.assign_slots(now);
         let mut batch = Batch { packets: &mut self.packets, requests: &mut self.requests };
         let waiting = batch.requests.len();
         self.data.submit(now, &mut batch);
@@ -477,11 +477,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         self.effects = effects;
         self.read_statistics(now);
-        let has_left = self.let_leave(now) | self.let_change_hands(now);
-        self.use_slots(now);
+        let has_left = self.remove_leaving(now) | self.advance_takeovers(now);
+        self.assign_slots(now);
         // Asked last: the control plane's commands above may have created work.
         let data_next = self.data.poll(now, 0, &mut self.effects);
-        self.release_the_gone();
+        self.release_processes();
         out.append(&mut self.out);
         let is_busy = !self.packets.is_empty()
             || !self.requests.is_empty()
@@ -525,7 +525,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    fn tell(&mut self, context: ContextId, event: Event) {
+    fn notify(&mut self, context: ContextId, event: Event) {
         self.out.push_back(Output::Event(context, event));
     }
 }

@@ -93,7 +93,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let Some(connection) = self.connection(flow) else { return };
         let next = connection.idle_timer(now);
         let (timer, at) = next.map_or((Timer::None, None), |(timer, at)| (timer, Some(at)));
-        self.timer(flow, timer, at);
+        self.start_timer(flow, timer, at);
     }
 
     /// Handles the keep-alive timer: the peer was idle for as long as the host allows, or a probe was not answered.
@@ -105,7 +105,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         let due = connection.heard + keep.idle;
         if connection.keep_alives == 0 && due > now {
-            return self.timer(flow, Timer::KeepAlive, Some(due));
+            return self.start_timer(flow, Timer::KeepAlive, Some(due));
         }
         if connection.keep_alives >= keep.probes {
             self.counters.timed_out += 1;
@@ -115,6 +115,6 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         connection.asked_at = now;
         self.counters.keep_alives += 1;
         self.data.command(now, flow, Command::KeepAlive);
-        self.timer(flow, Timer::KeepAlive, Some(now + keep.interval));
+        self.start_timer(flow, Timer::KeepAlive, Some(now + keep.interval));
     }
 }

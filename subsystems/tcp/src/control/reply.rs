@@ -17,7 +17,7 @@ const FRAME_BYTES_MIN: usize = 60;
 
 /// Header fields in which the control plane's segments differ.
 #[derive(Clone, Copy, Debug)]
-pub struct Bare {
+pub struct BareSegment {
     /// Sequence number of the segment.
     pub seq: Seq,
     /// Acknowledgement number, if ACK is set.
@@ -30,7 +30,7 @@ pub struct Bare {
 }
 
 /// A segment without payload.
-pub fn segment<F>(macs: (MacAddress, MacAddress), tuple: &Tuple, bare: &Bare) -> Segment<F> {
+pub fn segment<F>(macs: (MacAddress, MacAddress), tuple: &Tuple, bare: &BareSegment) -> Segment<F> {
     let header = TcpHeader {
         source_mac: macs.0,
         destination_mac: macs.1,
@@ -51,17 +51,17 @@ pub fn segment<F>(macs: (MacAddress, MacAddress), tuple: &Tuple, bare: &Bare) ->
 }
 
 /// The reset that answers a segment of no connection (RFC 9293, 3.10.7.1).
-pub fn reset(segment: &TcpSegment) -> Bare {
+pub fn reset(segment: &TcpSegment) -> BareSegment {
     let (seq, ack) = match segment.ack {
         Some(ack) => (ack, None),
         None => (Seq(0), Some(segment.seq.plus(segment.sequence_len()))),
     };
     let flags = if ack.is_some() { Flags::RST | Flags::ACK } else { Flags::RST };
-    Bare { seq, ack, flags, window: 0, options: Options::default() }
+    BareSegment { seq, ack, flags, window: 0, options: Options::default() }
 }
 
 /// A query for a neighbour's Ethernet address; `None` without an own address of that family.
-pub fn ask<F>(own: &Address, target: IpAddr) -> Option<Segment<F>> {
+pub fn neighbour_query<F>(own: &Address, target: IpAddr) -> Option<Segment<F>> {
     let mac = own.mac;
     match target {
         IpAddr::V4(target) => {

@@ -46,14 +46,14 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             Request::Slot { listener, socket, receive, send, filled } => {
                 let slot = Slot { socket, receive, send, filled };
                 let failed = match slot.fits(&mut memory) {
-                    true => self.take_slot(from, listener, slot),
+                    true => self.add_slot(from, listener, slot),
                     false => {
                         self.refused(from, Call::Accept, Reason::Invalid);
                         Some(Reason::Invalid)
                     }
                 };
                 if let Some(reason) = failed {
-                    self.tell(from, Event::Failed { socket, reason });
+                    self.notify(from, Event::Failed { socket, reason });
                 }
             }
             Request::LimitSegments { listener, mss_max } => {
@@ -69,7 +69,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 };
                 if let Err(reason) = started {
                     self.refused(from, Call::Connect, reason);
-                    self.tell(from, Event::Failed { socket, reason });
+                    self.notify(from, Event::Failed { socket, reason });
                 }
             }
             // The front's: it has the descriptors.
@@ -77,7 +77,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             Request::Join { secret } => self.join(from.process, secret),
             Request::Lend { flow, secret } => {
                 self.lend(from.process, flow, secret);
-                self.tell(from, Event::Lent { flow });
+                self.notify(from, Event::Lent { flow });
             }
             Request::Take { flow, socket, receive, send, read, written } => {
                 let slot = Slot { socket, receive, send, filled: FILL_MAX };
@@ -85,16 +85,16 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                     && FILL_MAX <= send.bytes
                     && memory.holds(send.offset, FILL_MAX);
                 let refused = match has_both {
-                    true => self.take(now, from, flow, slot, [read, written]).err(),
+                    true => self.take_over(now, from, flow, slot, [read, written]).err(),
                     false => Some(Reason::Invalid),
                 };
                 if let Some(reason) = refused {
                     self.refused(from, Call::TakeOver(flow), reason);
-                    self.tell(from, Event::Failed { socket, reason });
+                    self.notify(from, Event::Failed { socket, reason });
                 }
             }
             Request::Inquire { flow } => self.inquire(from, flow),
-            Request::Locate { socket } => self.locate(from, socket),
+            Request::Locate { socket } => self.report_local_address(from, socket),
             Request::Accept { flow } => self.accept(from, flow),
             Request::Cancel { socket } => self.cancel(from, socket),
             Request::EndReading { flow } => {

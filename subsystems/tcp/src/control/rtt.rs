@@ -86,12 +86,12 @@ impl RoundTrip {
     }
 
     /// Resets the back-off: something new was acknowledged.
-    pub fn recovered(&mut self) {
+    pub fn reset_back_off(&mut self) {
         self.back_off = 0;
     }
 
     /// Number of consecutive timeouts.
-    pub fn in_vain(&self) -> u8 {
+    pub fn timeouts(&self) -> u8 {
         self.back_off
     }
 }
@@ -112,7 +112,7 @@ mod tests {
             trip.back_off();
         }
         assert_eq!(trip.timeout(), MAX);
-        trip.recovered();
+        trip.reset_back_off();
         assert_eq!(trip.timeout(), Nanos::from_millis(201));
     }
 

@@ -50,12 +50,12 @@ impl<const N: usize> Shares<N> {
     }
 
     /// Adds a process with its owner.
-    pub fn enter(&mut self, process: u16, owner: Owner) {
+    pub fn add_process(&mut self, process: u16, owner: Owner) {
         self.process(process).0 = Some(owner);
     }
 
     /// Removes a process, and releases all its entries.
-    pub fn leave(&mut self, process: u16) {
+    pub fn remove_process(&mut self, process: u16) {
         let (_, used) = core::mem::replace(self.process(process), (None, [0; N]));
         self.totals.iter_mut().zip(used).for_each(|(total, used)| *total -= used);
     }
@@ -96,13 +96,13 @@ impl<const N: usize> Shares<N> {
     }
 
     /// Takes `count` entries of a table for a process.
-    pub fn take(&mut self, process: u16, table: usize, count: u32) {
+    pub fn acquire(&mut self, process: u16, table: usize, count: u32) {
         self.totals[table] += count;
         self.process(process).1[table] += count;
     }
 
     /// Releases `count` entries of a table for a process.
-    pub fn give(&mut self, process: u16, table: usize, count: u32) {
+    pub fn release(&mut self, process: u16, table: usize, count: u32) {
         self.totals[table] -= count;
         self.process(process).1[table] -= count;
     }
@@ -110,8 +110,8 @@ impl<const N: usize> Shares<N> {
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// Adds a process. It keeps this number until it is [`Released`](super::Output::Released).
-    pub fn enter(&mut self, process: u16, owner: Owner) {
-        self.shares.enter(process, owner);
+    pub fn add_process(&mut self, process: u16, owner: Owner) {
+        self.shares.add_process(process, owner);
         // Another process may have had the number.
         self.join(process, 0);
     }
@@ -120,16 +120,16 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.shares.has_room(process, kind as usize, 1)
     }
 
-    pub(super) fn take_share(&mut self, process: u16, kind: Kind) {
-        self.shares.take(process, kind as usize, 1);
+    pub(super) fn acquire_share(&mut self, process: u16, kind: Kind) {
+        self.shares.acquire(process, kind as usize, 1);
     }
 
-    pub(super) fn give_share(&mut self, process: u16, kind: Kind) {
-        self.shares.give(process, kind as usize, 1);
+    pub(super) fn release_share(&mut self, process: u16, kind: Kind) {
+        self.shares.release(process, kind as usize, 1);
     }
 
     /// Whether a process may have a port; 0 is any port.
-    pub(super) fn may_have_port(&self, process: u16, port: u16) -> Result<(), Reason> {
+    pub(super) fn check_port(&self, process: u16, port: u16) -> Result<(), Reason> {
         let is_system = (1..SYSTEM_PORTS_END).contains(&port);
         match self.shares.owner(process) {
             Some(owner) if is_system && !owner.has_system_ports => Err(Reason::NotPermitted),
@@ -148,7 +148,7 @@ mod tests {
     fn fill(shares: &mut Shares<2>, process: u16) -> u32 {
         let mut taken = 0;
         while shares.has_room(process, 1, 1) {
-            shares.take(process, 1, 1);
+            shares.acquire(process, 1, 1);
             taken += 1;
         }
         taken
@@ -160,7 +160,7 @@ mod tests {
         let owners = [(1, 1), (1, 1), (2, 1), (3, 1), (4, 2), (4, 3)];
         for (process, (program, user)) in owners.into_iter().enumerate() {
             let owner = Owner { program, user, has_system_ports: false };
-            shares.enter(process as u16, owner);
+            shares.add_process(process as u16, owner);
         }
         // Two windows of one program, then other programs of its user, then another user.
         assert_eq!(fill(&mut shares, 0), 48);
@@ -172,10 +172,10 @@ mod tests {
         assert_eq!(fill(&mut shares, 5), 2, "program 4 of another user is another program");
         assert_eq!(shares.totals[1], BOUND);
 
-        shares.give(0, 1, 1);
+        shares.release(0, 1, 1);
         assert_eq!(fill(&mut shares, 0), 0, "released entries go to programs that have little");
         assert_eq!(fill(&mut shares, 5), 1);
-        shares.leave(0);
+        shares.remove_process(0);
         assert_eq!(shares.totals[1], BOUND - 47);
     }
 

@@ -103,7 +103,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             window: connection.congestion.window(),
             threshold: connection.congestion.threshold(),
         };
-        self.tell(context, Event::Known(known));
+        self.notify(context, Event::Known(known));
     }
 
     /// Calls `show` with all listeners, handshakes, connections, and connections in TIME_WAIT.
@@ -127,7 +127,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 && others.any(|one| one.slots_max > 0 && has_secret(listener.sharing, one))
         };
         for listener in self.listeners.iter().filter(|one| !is_kept_beside(one)) {
-            let local = self.told(listener.local);
+            let local = self.reported_address(listener.local);
             show(&Shown {
                 context: Some(listener.context),
                 queues: (listener.half_open.into(), listener.slots.len() as u64),

@@ -14,11 +14,11 @@ use crate::stages::receive::ANSWER_AFTER;
 use crate::tuples::Tuples;
 
 /// Twice the maximum segment lifetime: Linux's value, half of RFC 9293's.
-pub const LASTS: Nanos = Nanos::from_millis(60_000);
+pub const TIME_WAIT_LASTS: Nanos = Nanos::from_millis(60_000);
 
 /// A connection in TIME_WAIT.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Over {
+pub struct TimeWaitEntry {
     /// Time until which it is remembered.
     pub until: Nanos,
     /// Sequence number of our acknowledgements: that after our FIN.
@@ -38,7 +38,7 @@ pub struct Over {
 /// A bounded table of connections in TIME_WAIT; new ones replace the oldest.
 #[derive(Debug)]
 pub struct TimeWait {
-    table: Tuples<Over>,
+    table: Tuples<TimeWaitEntry>,
     /// In the order of insertion.
     order: VecDeque<FlowId>,
 }
@@ -54,12 +54,12 @@ impl TimeWait {
     /// Extends the time of a connection.
     pub fn extend(&mut self, tuple: &Tuple, until: Nanos) {
         if let Some(over) = self.find(tuple).copied() {
-            self.insert(*tuple, Over { until, ..over });
+            self.insert(*tuple, TimeWaitEntry { until, ..over });
         }
     }
 
     /// Adds a connection.
-    pub fn insert(&mut self, tuple: Tuple, over: Over) {
+    pub fn insert(&mut self, tuple: Tuple, over: TimeWaitEntry) {
         if let Some(id) = self.table.find(&tuple) {
             self.table.remove(id);
         }
@@ -79,7 +79,7 @@ impl TimeWait {
     }
 
     /// The connection between these ends.
-    pub fn find(&mut self, tuple: &Tuple) -> Option<&mut Over> {
+    pub fn find(&mut self, tuple: &Tuple) -> Option<&mut TimeWaitEntry> {
         let id = self.table.find(tuple)?;
         self.table.get_mut(id)
     }
@@ -119,11 +119,11 @@ impl TimeWait {
     }
 
     /// All connections, the oldest first.
-    pub fn in_order(&self) -> impl Iterator<Item = (Tuple, &Over)> {
+    pub fn in_order(&self) -> impl Iterator<Item = (Tuple, &TimeWaitEntry)> {
         self.order.iter().filter_map(|id| self.table.entry(*id))
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (Tuple, &Over)> {
+    pub fn iter(&self) -> impl Iterator<Item = (Tuple, &TimeWaitEntry)> {
         self.table.iter().map(|(_, tuple, over)| (tuple, over))
     }
 }
@@ -140,7 +140,7 @@ mod tests {
             local: SocketAddr::from(([10, 0, 0, 2], 80)),
             remote: SocketAddr::from(([10, 0, 0, 1], port)),
         };
-        let over = |until| Over {
+        let over = |until| TimeWaitEntry {
             until: Nanos(until),
             seq: Seq(0),
             expected: Seq(0),

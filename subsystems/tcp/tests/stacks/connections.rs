@@ -169,7 +169,7 @@ fn connections_of_a_process_that_has_gone_are_closed() {
     run(&mut both, &mut now, MINUTE, |both, _| {
         peers.iter().any(|peer| both[1].sockets[peer].received == 6)
     });
-    both[1].stack.leave(CONTEXT.process);
+    both[1].stack.remove_process(CONTEXT.process);
     run(&mut both, &mut now, MINUTE, |both, _| {
         both[0].sockets[&sockets[1]].peer_is_finished && both[0].sockets[&sockets[0]].is_over
     });
@@ -309,7 +309,7 @@ fn bytes_written_before_a_process_has_gone_are_sent_before_its_fin() {
     both[0].write(socket, &[1; 100]);
     both[0].tell(now, socket);
     both[0].step(now);
-    both[0].stack.leave(CONTEXT.process);
+    both[0].stack.remove_process(CONTEXT.process);
     run(&mut both, &mut now, MINUTE, |both, _| both[1].sockets[&peer].peer_is_finished);
     assert_eq!(both[1].sockets[&peer].received, 200);
 }
@@ -359,7 +359,7 @@ fn a_closed_window_does_not_keep_a_process_that_has_gone_from_being_released() {
     both[0].write(socket, &[1; 100]);
     both[0].tell(now, socket);
     both[0].step(now);
-    both[0].stack.leave(CONTEXT.process);
+    both[0].stack.remove_process(CONTEXT.process);
     run(&mut both, &mut now, Nanos(30 * MINUTE.0), |both, _| !both[0].released.is_empty());
 }
 

@@ -304,12 +304,12 @@ impl<R: Recovery> Machine<R> {
                 Output::Write(write) => self.copy(now, &write),
                 Output::Event(CONTEXT, event) => self.hear(event),
                 Output::Event(context, event) => self.others.push((context, event)),
-                Output::Carry(carry) => {
+                Output::CopyRings(carry) => {
                     for ((from, to), bytes) in carry.from.iter().zip(carry.to).zip(carry.bytes) {
                         let (from, bytes) = (from.offset as usize, bytes as usize);
                         self.memory.copy_within(from..from + bytes, to.offset as usize);
                     }
-                    self.stack.carried(now, carry.flow);
+                    self.stack.rings_copied(now, carry.flow);
                 }
                 Output::Released(process) => self.released.push(process),
                 Output::Refused(context, call, reason) => {

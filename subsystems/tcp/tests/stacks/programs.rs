@@ -32,7 +32,7 @@ fn a_program_with_many_connections_leaves_room_for_others() {
     let mut now = Nanos(0);
     for process in [CONTEXT.process, CONTEXT.process + 1] {
         let owner = Owner { program: process.into(), user: 1, has_system_ports: false };
-        both[0].stack.enter(process, owner);
+        both[0].stack.add_process(process, owner);
     }
     // A program gets 12 of 16 handshakes.
     let nowhere = SocketAddr::from(([10, 0, 0, 99], 1));
@@ -69,7 +69,7 @@ fn ports_of_other_listeners_and_system_ports_are_refused() {
     let now = peer.now;
     let other = ContextId { process: CONTEXT.process + 1, context: 0 };
     let owner = Owner { program: 2, user: 2, has_system_ports: false };
-    peer.machine.stack.enter(other.process, owner);
+    peer.machine.stack.add_process(other.process, owner);
     let mut heard = |request, expected| {
         peer.machine.stack.request(now, other, request, 8_192_u64);
         let mut out = std::collections::VecDeque::new();
@@ -107,7 +107,7 @@ fn ports_of_other_listeners_and_system_ports_are_refused() {
     heard(listen(1_024), Event::Listening { listener: 3, local });
     // With the right to system ports, port 80 is still refused: another program listens there.
     let owner = Owner { has_system_ports: true, ..owner };
-    peer.machine.stack.enter(other.process, owner);
+    peer.machine.stack.add_process(other.process, owner);
     peer.machine.stack.request(now, other, connect(80), 8_192_u64);
     let mut out = std::collections::VecDeque::new();
     peer.machine.stack.poll(now, 64, &mut out);
@@ -121,7 +121,7 @@ fn only_its_own_process_learns_the_address_of_a_connecting_socket() {
     let mut peer = Peer::accepted();
     let (now, stack) = (peer.now, &mut peer.machine.stack);
     let other = ContextId { process: CONTEXT.process + 1, context: 0 };
-    stack.enter(other.process, Owner { program: 2, user: 2, has_system_ports: false });
+    stack.add_process(other.process, Owner { program: 2, user: 2, has_system_ports: false });
     let ring = |offset| Ring { offset, bytes: 4_096 };
     let connect = Request::Connect {
         socket: 7,
@@ -198,7 +198,7 @@ fn connections_of_gone_programs_are_at_most_a_quarter_of_the_table() {
         run(&mut both, &mut now, MINUTE, |both, _| both[1].accepted.len() == 4 * round);
     }
     // 20 of 64 places. The peers never close.
-    both[0].stack.leave(CONTEXT.process);
+    both[0].stack.remove_process(CONTEXT.process);
     let until = now + SECOND;
     run(&mut both, &mut now, MINUTE, |_, at| at >= until);
     assert_eq!(both[0].stack.counters().orphans_reset, 4);
@@ -211,7 +211,7 @@ fn connections_of_gone_programs_are_at_most_a_quarter_of_the_table() {
 fn a_connection_of_a_gone_program_ends_even_if_its_peer_acknowledges_now_and_then() {
     let mut peer = Peer::accepted();
     peer.write(&[7; 16_000]);
-    peer.machine.stack.leave(CONTEXT.process);
+    peer.machine.stack.remove_process(CONTEXT.process);
     let start = peer.now;
     let step = Nanos(50 * MS.0);
     loop {
@@ -237,10 +237,10 @@ fn a_held_connection_that_nobody_wants_ends_while_the_connections_of_its_process
     let flow = peer.machine.sockets[&peer.socket].flow.unwrap();
     let stack = &mut peer.machine.stack;
     assert!(stack.hold(flow).is_some());
-    stack.leave(CONTEXT.process);
+    stack.remove_process(CONTEXT.process);
     // The first poll looks at some of the connections.
     stack.poll(peer.now, 0, &mut std::collections::VecDeque::new());
-    stack.let_go(flow);
+    stack.release_hold(flow);
     let sent = peer.after(50);
     assert!(sent.iter().any(|heard| heard.has(Flags::FIN)), "{sent:?}");
 }
@@ -255,7 +255,7 @@ fn a_process_number_is_released_only_after_the_last_request_of_the_process() {
     let update = Update { flow, written, read, is_finished, is_eager, tail: Tail::Whole, filled };
     let stack = &mut peer.machine.stack;
     stack.request(peer.now, gone, Request::Update(update), 0_u64);
-    stack.leave(gone.process);
+    stack.remove_process(gone.process);
     let mut out = std::collections::VecDeque::new();
     for _ in 0..8 {
         stack.poll(peer.now, 0, &mut out);
@@ -285,7 +285,7 @@ fn a_process_number_is_released_while_requests_of_others_keep_waiting() {
             stack.request(peer.now, CONTEXT, Request::Update(update), 0_u64);
         }
         if turn == 8 {
-            stack.leave(CONTEXT.process + 1);
+            stack.remove_process(CONTEXT.process + 1);
         }
         stack.poll(peer.now, 64, &mut out);
     }
@@ -296,16 +296,16 @@ fn a_process_number_is_released_while_requests_of_others_keep_waiting() {
     assert_eq!(released.collect::<Vec<_>>(), [CONTEXT.process + 1]);
 }
 
-/// A new agent calls [`leave`](wave_tcp::control::Stack::leave) for each process that it could not restore.
+/// A new agent calls [`leave`](wave_tcp::control::Stack::remove_process) for each process that it could not restore.
 #[test]
 fn a_process_that_leaves_again_after_a_replacement_is_released_once() {
     let mut peer = Peer::accepted();
-    peer.machine.stack.leave(CONTEXT.process);
+    peer.machine.stack.remove_process(CONTEXT.process);
     peer.after(50);
     let now = peer.now;
     peer.machine.replace(now);
     peer.machine.stack.reset_all_of(now, CONTEXT.process);
-    peer.machine.stack.leave(CONTEXT.process);
+    peer.machine.stack.remove_process(CONTEXT.process);
     peer.after(50);
     assert_eq!(peer.machine.released, [CONTEXT.process]);
 }

@@ -284,14 +284,14 @@ fn a_port_is_shared_only_by_a_common_secret_or_by_so_reuseport_of_the_same_user(
     let now = peer.now;
     let other = ContextId { process: CONTEXT.process + 1, context: 0 };
     let root = Owner { program: 1, user: 0, has_system_ports: true };
-    peer.machine.stack.enter(CONTEXT.process, root);
+    peer.machine.stack.add_process(CONTEXT.process, root);
     let nobody = Owner { program: 2, user: 65_534, has_system_ports: false };
-    peer.machine.stack.enter(other.process, nobody);
+    peer.machine.stack.add_process(other.process, nobody);
     peer.machine.ask(now, listen(1, 80, SECRET));
     peer.machine.ask(now, listen(2, 81, REUSES));
     peer.after(1);
     let mut refusal = |request, owner| {
-        peer.machine.stack.enter(other.process, owner);
+        peer.machine.stack.add_process(other.process, owner);
         peer.machine.stack.request(now, other, request, 0_u64);
         let mut out = std::collections::VecDeque::new();
         peer.machine.stack.poll(now, 64, &mut out);
@@ -454,7 +454,7 @@ fn an_accepted_connection_ends_with_its_process() {
     peer.machine.stack.request(peer.now, GONE, Request::Accept { flow }, memory);
     // Only its owner can say so.
     peer.machine.ask(peer.now, Request::Accept { flow: flows(&peer)[1] });
-    peer.machine.stack.leave(GONE.process);
+    peer.machine.stack.remove_process(GONE.process);
     (0..2).for_each(|_| peer.machine.slot(peer.now, 1));
     let heard = peer.after(50);
     let resets = heard.iter().filter(|heard| heard.has(Flags::RST));
@@ -471,7 +471,7 @@ fn a_program_that_uses_a_connection_before_it_accepts_it_ends_it() {
     let (is_finished, is_eager, tail) = (false, false, Tail::Whole);
     let update = Update { flow, written: 0, read: 3, is_finished, is_eager, tail, filled };
     peer.machine.stack.request(peer.now, GONE, Request::Update(update), 1_u64 << 30);
-    peer.machine.stack.leave(GONE.process);
+    peer.machine.stack.remove_process(GONE.process);
     peer.machine.slot(peer.now, 1);
     let heard = peer.after(50);
     assert!(heard.iter().any(|heard| heard.has(Flags::RST)));
@@ -512,7 +512,7 @@ fn flows(peer: &Peer) -> Vec<FlowId> {
 /// The same, when that process has gone.
 fn offered(connections: u16) -> Peer {
     let mut peer = shared_with_gone(connections);
-    peer.machine.stack.leave(GONE.process);
+    peer.machine.stack.remove_process(GONE.process);
     peer
 }
 
@@ -609,7 +609,7 @@ fn a_connection_on_offer_outlives_the_process_or_the_listener_chosen_to_get_it()
         }
         peer.machine.step(peer.now);
         match ends {
-            None => peer.machine.stack.leave(chosen.process),
+            None => peer.machine.stack.remove_process(chosen.process),
             Some(request) => peer.machine.stack.request(peer.now, chosen, request, memory),
         }
         peer.machine.slot(peer.now, 1);

@@ -266,7 +266,7 @@ fn a_waiting_take_ends_with_the_connection_or_with_its_process() {
     join(&mut peer);
     take(&mut peer, 0, 6);
     peer.after(5);
-    peer.machine.stack.leave(CHILD.process);
+    peer.machine.stack.remove_process(CHILD.process);
     peer.write(b"answer");
     let sent = peer.after(50);
     assert_eq!(sent.last().unwrap().payload(), b"answer");
@@ -337,7 +337,7 @@ fn a_new_process_with_a_relatives_number_is_not_in_the_family() {
     let mut peer = accepted();
     join(&mut peer);
     let owner = Owner { program: 9, user: 9, has_system_ports: false };
-    peer.machine.stack.enter(CHILD.process, owner);
+    peer.machine.stack.add_process(CHILD.process, owner);
     take(&mut peer, 0, 0);
     peer.after(50);
     assert_eq!(heard(&mut peer), [Event::Failed { socket: SOCKET, reason: Reason::Invalid }]);
@@ -347,7 +347,7 @@ fn a_new_process_with_a_relatives_number_is_not_in_the_family() {
 fn connections_that_a_process_waits_to_take_count_towards_its_share() {
     let mut peer = accepted();
     let owner = Owner { program: 9, user: 9, has_system_ports: false };
-    peer.machine.stack.enter(CHILD.process, owner);
+    peer.machine.stack.add_process(CHILD.process, owner);
     ask(&mut peer, CHILD, Request::Join { secret: SECRET });
     // Four of 64 places are free; a program may have three quarters of them.
     let others: Vec<u32> = (1..60).map(|port| open_another(&mut peer, port).0).collect();
@@ -402,7 +402,7 @@ fn a_relative_may_lend_a_connection_of_its_family_and_be_gone_before_it_is_taken
     let flow = flow_of(&peer, peer.socket);
     ask(&mut peer, OTHER, Request::Join { secret: SECRET });
     ask(&mut peer, OTHER, Request::Lend { flow, secret: SECRET + 1 });
-    peer.machine.stack.leave(OTHER.process);
+    peer.machine.stack.remove_process(OTHER.process);
     ask(&mut peer, CHILD, Request::Join { secret: SECRET + 1 });
     take(&mut peer, 0, 0);
     peer.after(50);

@@ -3,8 +3,8 @@
 use wave_core::clock::Nanos;
 
 use super::super::shares::Kind;
-use super::super::time_wait::{LASTS, Over};
-use super::super::{CLOSED_PER_POLL, Gone, Output, Stack};
+use super::super::time_wait::{TIME_WAIT_LASTS, TimeWaitEntry};
+use super::super::{CLOSED_PER_POLL, GoneProcess, Output, Stack};
 use super::{Connection, FIN_WAIT, Leaving, ORPHAN_LASTS, ORPHANS_ONE_OF, Timer};
 use crate::context::{ContextId, Event, Filled, Reason, Tail, Update};
 use crate::datapath::{Command, Datapath, Established, Fin, FlowId};
@@ -22,15 +22,15 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let Some(state) = self.data.inspect(flow) else { return };
         let received = state.receiving.received;
         let Some(connection) = self.connection(flow) else { return };
-        connection.closes_at(received);
+        connection.record_close(received);
         if received > state.receiving.read.max(connection.read_said) {
             return self.reset(now, flow, Reason::Reset);
         }
-        self.look_again(now, flow, &state);
+        self.enter_fin_wait_2(now, flow, &state);
     }
 
     /// Handles streams that ended before the host closed.
-    fn look_again(&mut self, now: Nanos, flow: FlowId, state: &Established) {
+    fn enter_fin_wait_2(&mut self, now: Nanos, flow: FlowId, state: &Established) {
         let Some(connection) = self.connection(flow) else { return };
         if state.sending.fin != Fin::Acknowledged {
             return;
@@ -38,7 +38,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if connection.fin_received {
             self.end(now, flow);
         } else {
-            self.timer(flow, Timer::FinWait, Some(now + FIN_WAIT));
+            self.start_timer(flow, Timer::FinWait, Some(now + FIN_WAIT));
         }
     }
 
@@ -52,26 +52,26 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     /// Sends a reset, and lets the connection leave.
     pub(in crate::control) fn reset(&mut self, now: Nanos, flow: FlowId, reason: Reason) {
-        self.end_by(now, flow, Command::Abort, reason);
+        self.end_with(now, flow, Command::Abort, reason);
     }
 
     /// Like [`Stack::reset`], but in answer to a segment.
     pub(in crate::control) fn refuse(&mut self, now: Nanos, flow: FlowId) {
-        self.end_by(now, flow, Command::Refuse, Reason::Reset);
+        self.end_with(now, flow, Command::Refuse, Reason::Reset);
     }
 
-    fn end_by(&mut self, now: Nanos, flow: FlowId, how: Command, reason: Reason) {
+    fn end_with(&mut self, now: Nanos, flow: FlowId, how: Command, reason: Reason) {
         if self.connection(flow).is_none_or(|connection| connection.leaving.is_some()) {
             return;
         }
         self.data.command(now, flow, how);
         // Nothing precedes the reset: no FIN of a close with unread data.
         self.data.freeze(flow);
-        self.lose(flow, reason);
+        self.drop_connection(flow, reason);
     }
 
     /// Lets a connection leave without telling the peer, which knows or will be told by a reset.
-    pub(in crate::control) fn lose(&mut self, flow: FlowId, reason: Reason) {
+    pub(in crate::control) fn drop_connection(&mut self, flow: FlowId, reason: Reason) {
         let Some(connection) = self.connection(flow) else { return };
         if connection.leaving.is_some() {
             return;
@@ -82,7 +82,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             None => Leaving::Failed(reason),
         });
         self.counters.resets += 1;
-        self.timer(flow, Timer::None, None);
+        self.start_timer(flow, Timer::None, None);
         self.leaving.push_back(flow);
     }
 
@@ -95,12 +95,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let remembers = !connection.is_passive && connection.fin_received;
         connection.leaving = Some(Leaving::Closed { remembers });
         self.data.freeze(flow);
-        self.timer(flow, Timer::None, None);
+        self.start_timer(flow, Timer::None, None);
         self.leaving.push_back(flow);
     }
 
     /// Removes leaving flows that have no copy or packet in flight. Returns whether one was removed.
-    pub(in crate::control) fn let_leave(&mut self, now: Nanos) -> bool {
+    pub(in crate::control) fn remove_leaving(&mut self, now: Nanos) -> bool {
         let mut has_left = false;
         for _ in 0..self.leaving.len() {
             let Some(flow) = self.leaving.pop_front() else { break };
@@ -115,7 +115,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             let Some(connection) = self.connections[flow.index as usize].take() else { continue };
             let Connection { context, socket, listener, leaving, orphan_until, .. } = connection;
             self.count_accepted(context.process, listener);
-            self.give_share(context.process, Kind::Connection);
+            self.release_share(context.process, Kind::Connection);
             self.orphans -= u32::from(!orphan_until.is_never());
             let has_failed = matches!(leaving, Some(Leaving::Failed(_)));
             self.trace.put(now, Point::Leaves, Some(flow), [has_failed.into(), 0]);
@@ -123,21 +123,21 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 Some(Leaving::Failed(reason)) => Event::Failed { socket, reason },
                 Some(Leaving::Closed { remembers: true }) => {
                     self.trace.put(now, Point::TimeWait, Some(flow), [0; 2]);
-                    self.remember(now, &state);
+                    self.enter_time_wait(now, &state);
                     Event::Closed { socket }
                 }
                 _ => Event::Closed { socket },
             };
-            self.tell(context, event);
-            self.release(context.process);
+            self.notify(context, event);
+            self.release_process(context.process);
         }
         has_left
     }
 
-    fn remember(&mut self, now: Nanos, state: &Established) {
+    fn enter_time_wait(&mut self, now: Nanos, state: &Established) {
         let Established { sending, receiving, timestamps, .. } = state;
-        let over = Over {
-            until: now + LASTS,
+        let over = TimeWaitEntry {
+            until: now + TIME_WAIT_LASTS,
             seq: seq_of(sending.base, sending.written + 1),
             expected: seq_of(receiving.base, receiving.received + 1),
             recent: timestamps.map(|stamps| stamps.recent),
@@ -149,8 +149,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     /// Closes connections of processes that have gone, some in each poll.
-    pub(in crate::control) fn close_for_the_gone(&mut self, now: Nanos) {
-        let Some(Gone { process, next: from, reads }) = self.gone.pop_front() else { return };
+    pub(in crate::control) fn close_orphans(&mut self, now: Nanos) {
+        let Some(GoneProcess { process, next: from, reads }) = self.gone.pop_front() else {
+            return;
+        };
         let to = (from + CLOSED_PER_POLL).min(self.bounds.flows);
         for index in from..to {
             let Some(connection) = &mut self.connections[index as usize] else { continue };
@@ -185,21 +187,21 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             self.requests.push_back((context, finish));
             if closed_at.is_none() {
                 if let Some(connection) = self.connection(flow) {
-                    connection.closes_at(receiving.received);
+                    connection.record_close(receiving.received);
                 }
-                self.look_again(now, flow, &state);
+                self.enter_fin_wait_2(now, flow, &state);
             }
         }
         if to < self.bounds.flows {
-            self.gone.push_front(Gone { process, next: to, reads });
+            self.gone.push_front(GoneProcess { process, next: to, reads });
         } else {
             self.lingering.push(process);
-            self.release(process);
+            self.release_process(process);
         }
     }
 
     /// Releases a process that has gone, if nothing of it is left.
-    pub(in crate::control) fn release(&mut self, process: u16) {
+    pub(in crate::control) fn release_process(&mut self, process: u16) {
         let Some(at) = self.lingering.iter().position(|one| *one == process) else { return };
         if !self.connections.iter().flatten().any(|one| one.context.process == process) {
             self.lingering.swap_remove(at);
@@ -210,7 +212,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     /// Releases the numbers of processes whose requests are all done: no request may be attributed to the next process with the
     /// same number.
-    pub(in crate::control) fn release_the_gone(&mut self) {
+    pub(in crate::control) fn release_processes(&mut self) {
         let done = self.submitted - self.data.requests_in_flight() as u64;
         while let Some((process, before)) = self.released.front().copied()
             && before <= done

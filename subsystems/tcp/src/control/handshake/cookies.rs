@@ -7,10 +7,10 @@
 use wave_core::clock::Nanos;
 
 use super::super::ecn::Agreement;
-use super::super::reply::{self, Bare};
+use super::super::reply::{self, BareSegment};
 use super::super::shares::Kind;
-use super::super::{Output, SHAPE_UNKNOWN, Slot, Stack, is_at};
-use super::{For, Handshake, MSS_DEFAULT, MSS_MIN, Stage, TRY_AFTER};
+use super::super::{Output, SHAPE_UNKNOWN, Slot, Stack, accepts_at};
+use super::{Handshake, MSS_DEFAULT, MSS_MIN, Opener, Stage, TRY_AFTER};
 use crate::datapath::{Datapath, Packet, Tuple};
 use crate::flow::moment::Moment;
 use crate::packet::{Flags, MacAddress, Options, SCALE_MAX, TcpSegment};
@@ -50,22 +50,22 @@ const NO_SCALE: u32 = 15;
 
 /// Options in the low bits of a timestamp: both sides' window scales, SACK, and ECN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamped {
+struct TimestampOptions {
     theirs: Option<u8>,
     ours: u8,
     sack: bool,
     ecn: bool,
 }
 
-impl Stamped {
+impl TimestampOptions {
     fn bits(self) -> u32 {
         let theirs = self.theirs.map_or(NO_SCALE, |scale| scale.min(SCALE_MAX).into());
         theirs << 6 | u32::from(self.ours) << 2 | u32::from(self.sack) << 1 | u32::from(self.ecn)
     }
 
-    fn from_bits(bits: u32) -> Stamped {
+    fn from_bits(bits: u32) -> TimestampOptions {
         let scale = |shift: u32| bits >> shift & 15;
-        Stamped {
+        TimestampOptions {
             theirs: (scale(6) != NO_SCALE).then_some(scale(6) as u8),
             ours: scale(2).min(SCALE_MAX.into()) as u8,
             sack: bits & 2 != 0,
@@ -117,12 +117,13 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let sack = self.data.is_selective() && theirs.sack_permitted;
         let ecn = handshake.ecn.answer();
         let has_ecn = ecn != Flags::NONE;
-        let stamped = Stamped { theirs: theirs.scale, ours: handshake.scale, sack, ecn: has_ecn };
+        let stamped =
+            TimestampOptions { theirs: theirs.scale, ours: handshake.scale, sack, ecn: has_ecn };
         let offset = self.secrets.timestamp(tuple);
         let stamp = stamped.into_time(milliseconds(now)).wrapping_add(offset);
         let has_stamp = theirs.timestamps.is_some();
         let hash = self.secrets.cookie(tuple, handshake.peer, period(now), mss);
-        let bare = Bare {
+        let bare = BareSegment {
             seq: cookie(hash, mss),
             ack: Some(handshake.peer.plus(1)),
             flags: Flags::SYN | if has_stamp { ecn } else { Flags::NONE },
@@ -155,7 +156,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let own = segment.ack?.minus(1);
         // Cookies are checked only while one may be valid, so guesses at other times are futile.
         let was_sent = self.listeners.iter().any(|one| {
-            let sent = one.cookie_sent_at.filter(|_| is_at(one.local, tuple.local));
+            let sent = one.cookie_sent_at.filter(|_| accepts_at(one.local, tuple.local));
             sent.is_some_and(|at| period(now).saturating_sub(period(at)) <= 1)
         });
         if !was_sent {
@@ -171,16 +172,17 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             self.counters.cookies_failed += 1;
             return None;
         };
-        let at = self.place(tuple.local)?;
+        let at = self.choose_listener(tuple.local)?;
         self.counters.cookies_received += 1;
         let listener = &self.listeners[at];
-        let whom = For::Listener { process: listener.context.process, name: listener.name };
+        let whom = Opener::Listener { process: listener.context.process, name: listener.name };
         let mss_max = listener.mss_max;
         let shape = listener.slots.front().map(Slot::shape).or(listener.shape);
         let (_, window_bytes) = shape.unwrap_or(SHAPE_UNKNOWN);
         let timestamps = segment.options.timestamps.filter(|_| self.has_timestamps);
-        let stamped = timestamps
-            .map(|(_, echo)| Stamped::from_bits(echo.wrapping_sub(self.secrets.timestamp(tuple))));
+        let stamped = timestamps.map(|(_, echo)| {
+            TimestampOptions::from_bits(echo.wrapping_sub(self.secrets.timestamp(tuple)))
+        });
         let ecn = if stamped.is_some_and(|stamped| stamped.ecn) {
             Flags::ECE | Flags::CWR
         } else {
@@ -226,7 +228,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         packet: Packet<F>,
     ) {
         let Returned { handshake, hash } = returned;
-        if let Err(packet) = self.open(now, None, &handshake, tuple, segment, packet)
+        if let Err(packet) = self.open_passive(now, None, &handshake, tuple, segment, packet)
             && !self.keep(now, tuple, handshake, segment, packet)
         {
             return;
@@ -247,7 +249,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         segment: &TcpSegment,
         packet: Packet<F>,
     ) -> bool {
-        let For::Listener { process, name } = handshake.whom else { return false };
+        let Opener::Listener { process, name } = handshake.whom else { return false };
         let Some(at) = self.listener_named(process, name) else { return false };
         let has_room = self.listeners[at].half_open < self.half_open_max(u16::MAX)
             && self.has_room(process, Kind::Handshake);
@@ -255,7 +257,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return false;
         }
         let Ok(id) = self.handshakes.insert(*tuple, handshake) else { return false };
-        self.take_share(process, Kind::Handshake);
+        self.acquire_share(process, Kind::Handshake);
         self.listeners[at].half_open += 1;
         self.handshake_timer(id, Some(now + TRY_AFTER));
         self.wait_for_slot(now, id, segment, packet);
@@ -270,10 +272,10 @@ mod unit_tests {
     #[test]
     fn every_combination_of_options_survives_in_a_timestamp_that_is_not_later_than_now() {
         for bits in 0..1 << STAMP_BITS {
-            let stamped = Stamped::from_bits(bits);
+            let stamped = TimestampOptions::from_bits(bits);
             for now in [0, 1, 1023, 1024, 5_000_000, u32::MAX] {
                 let time = stamped.into_time(now);
-                assert_eq!(Stamped::from_bits(time), stamped);
+                assert_eq!(TimestampOptions::from_bits(time), stamped);
                 assert!((1..=1 << STAMP_BITS).contains(&now.wrapping_sub(time).wrapping_add(1)));
             }
         }

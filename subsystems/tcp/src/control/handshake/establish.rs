@@ -6,7 +6,7 @@ use super::super::connection::Connection;
 use super::super::rtt::RoundTrip;
 use super::super::shares::Kind;
 use super::super::{Call, Slot, Stack};
-use super::{For, Handshake, MSS_DEFAULT, MSS_MIN, TIMESTAMP_BYTES};
+use super::{Handshake, MSS_DEFAULT, MSS_MIN, Opener, TIMESTAMP_BYTES};
 use crate::congestion::Congestion;
 use crate::context::{Event, Reason};
 use crate::datapath::{
@@ -41,14 +41,14 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         recent: Option<(u32, u32)>,
     ) -> Option<FlowId> {
         let (context, slot, at) = match handshake.whom {
-            For::Host { context, slot } => (context, slot, None),
-            For::Listener { process, name } => {
+            Opener::Host { context, slot } => (context, slot, None),
+            Opener::Listener { process, name } => {
                 let own = self.listener_named(process, name)?;
                 let at = match self.listeners[own].slots.is_empty() {
                     false => own,
                     // Another listener that shares the port may have a slot, for instance because this one leaves connections
                     // to others.
-                    true => self.place(tuple.local).unwrap_or(own),
+                    true => self.choose_listener(tuple.local).unwrap_or(own),
                 };
                 if !self.has_room(self.listeners[at].context.process, Kind::Connection) {
                     // The same as without a slot.
@@ -121,10 +121,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             self.counters.full += 1;
             let call = at.map_or(Call::Connect, |_| Call::Accept);
             self.refused(context, call, Reason::NoRoom);
-            self.tell(context, Event::Failed { socket, reason: Reason::NoRoom });
+            self.notify(context, Event::Failed { socket, reason: Reason::NoRoom });
             return None;
         };
-        self.take_share(context.process, Kind::Connection);
+        self.acquire_share(context.process, Kind::Connection);
         let listener = at.map(|at| {
             self.listeners[at].unaccepted += 1;
             self.listeners[at].name
@@ -140,7 +140,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         Some(flow)
     }
 
-    pub(super) fn connection_is_there(&mut self, flow: FlowId) {
+    pub(super) fn report_established(&mut self, flow: FlowId) {
         let Some(connection) = &self.connections[flow.index as usize] else { return };
         let (context, socket, mss) = (connection.context, connection.socket, connection.mss);
         let event = match connection.listener {
@@ -150,6 +150,6 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             }
             None => Event::Connected { socket, flow, local: connection.tuple().local, mss },
         };
-        self.tell(context, event);
+        self.notify(context, event);
     }
 }

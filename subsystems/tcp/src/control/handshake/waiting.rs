@@ -4,10 +4,10 @@ use core::num::NonZeroU64;
 
 use wave_core::clock::Nanos;
 
-use super::super::reply::{self, Bare};
+use super::super::reply::{self, BareSegment};
 use super::super::shares::Kind;
 use super::super::{Listener, Output, Stack};
-use super::{ANSWERS_MAX, For};
+use super::{ANSWERS_MAX, Opener};
 use crate::context::ContextId;
 use crate::datapath::{Datapath, FlowId, Packet};
 use crate::packet::{Flags, Options, TcpSegment};
@@ -26,14 +26,14 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     /// Gives a handshake whose listener has gone to another listener that shares the port.
-    pub(in crate::control) fn give_handshake(&mut self, id: FlowId, at: usize) {
+    pub(in crate::control) fn move_handshake(&mut self, id: FlowId, at: usize) {
         let Listener { context: ContextId { process, .. }, name, .. } = self.listeners[at];
         let Some(handshake) = self.handshakes.get_mut(id) else { return };
         let before = handshake.process();
-        handshake.whom = For::Listener { process, name };
+        handshake.whom = Opener::Listener { process, name };
         let is_acknowledged = handshake.is_acknowledged();
-        self.give_share(before, Kind::Handshake);
-        self.take_share(process, Kind::Handshake);
+        self.release_share(before, Kind::Handshake);
+        self.acquire_share(process, Kind::Handshake);
         self.listeners[at].half_open += 1;
         if is_acknowledged {
             self.listeners[at].acknowledged += 1;
@@ -42,7 +42,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     /// Forgets the handshakes that are over in a listener's queue, and puts the others in the order of their arrival.
-    pub(in crate::control) fn order_waiting(&mut self, at: usize) {
+    pub(in crate::control) fn sort_waiting(&mut self, at: usize) {
         let handshakes = &self.handshakes;
         let arrived = |id: &FlowId| handshakes.get(*id).and_then(|one| one.arrived);
         let waiting = &mut self.listeners[at].waiting;
@@ -90,7 +90,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.arrivals = self.arrivals.saturating_add(1);
         handshake.arrived = Some(self.arrivals);
         let process = handshake.process();
-        let For::Listener { name, .. } = handshake.whom else { return };
+        let Opener::Listener { name, .. } = handshake.whom else { return };
         let Some(at) = self.listener_named(process, name) else { return };
         let listener = &mut self.listeners[at];
         listener.acknowledged += 1;
@@ -103,12 +103,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     /// Resets the connection of an acknowledged handshake whose last listener has gone, as Linux does: the peer considers itself
     /// connected.
-    pub(in crate::control) fn refuse_waiting(&mut self, id: FlowId) {
+    pub(in crate::control) fn reset_waiting(&mut self, id: FlowId) {
         let Some(handshake) = self.handshakes.get(id).filter(|one| one.is_acknowledged()) else {
             return;
         };
         let Some(tuple) = self.handshakes.tuple(id) else { return };
-        let bare = Bare {
+        let bare = BareSegment {
             seq: handshake.own.plus(1),
             ack: Some(handshake.peer.plus(1)),
             flags: Flags::RST,
@@ -140,7 +140,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if let Some(early) = early {
             self.packets.push_front(early.packet);
         }
-        self.connection_is_there(flow);
+        self.report_established(flow);
         true
     }
 }

@@ -3,7 +3,7 @@
 use wave_core::clock::Nanos;
 
 use super::super::Stack;
-use super::{DOUBT_AFTER, For, Stage};
+use super::{Opener, R1_TRIES, Stage};
 use crate::context::{Event, Reason};
 use crate::datapath::{Datapath, FlowId};
 use crate::seq::Seq;
@@ -20,21 +20,21 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if reason == Reason::Refused {
             return self.fail(id, reason);
         }
-        let is_news = handshake.error.replace(reason) != Some(reason);
-        if let (true, For::Host { context, slot }) = (is_news, handshake.whom) {
-            self.tell(context, Event::Warned { socket: slot.socket, reason });
+        let is_first = handshake.error.replace(reason) != Some(reason);
+        if let (true, Opener::Host { context, slot }) = (is_first, handshake.whom) {
+            self.notify(context, Event::Warned { socket: slot.socket, reason });
         }
     }
 
     /// Handles unanswered SYNs: warns the host once, and resolves the next hop again, which may have moved.
-    pub(super) fn doubt_hop(&mut self, now: Nanos, id: FlowId) {
+    pub(super) fn on_unanswered_syn(&mut self, now: Nanos, id: FlowId) {
         let Some(tuple) = self.handshakes.tuple(id) else { return };
-        let found = self.hop_of(&tuple).and_then(|hop| self.neighbours.find(hop, now));
+        let found = self.next_hop_of(&tuple).and_then(|hop| self.neighbours.find(hop, now));
         let Some(handshake) = self.handshakes.get_mut(id) else { return };
         handshake.mac = found.unwrap_or(handshake.mac);
-        if let (DOUBT_AFTER, For::Host { context, slot }) = (handshake.tries, handshake.whom) {
-            self.tell(context, Event::Warned { socket: slot.socket, reason: Reason::TimedOut });
+        if let (R1_TRIES, Opener::Host { context, slot }) = (handshake.tries, handshake.whom) {
+            self.notify(context, Event::Warned { socket: slot.socket, reason: Reason::TimedOut });
         }
-        self.ask_for_hop(&tuple);
+        self.query_next_hop(&tuple);
     }
 }

@@ -18,7 +18,7 @@ use crate::datapath::{Datapath, FlowId, Ring};
 use crate::flow::moment::Moment;
 
 /// Limit of connections that wait to change owners.
-const TAKES_MAX: usize = 256;
+const TAKEOVERS_MAX: usize = 256;
 /// Limit of connections lent at a time.
 const LENT_MAX: usize = 1_024;
 /// Longest time that a process waits for outstanding requests of a connection's owner.
@@ -26,10 +26,10 @@ const PATIENCE: Nanos = Nanos::from_millis(4_000);
 
 /// A connection that is changing owners.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) struct Take {
+pub(super) struct Takeover {
     flow: FlowId,
-    to: To,
-    progress: Step,
+    to: NewOwner,
+    progress: Phase,
 }
 
 /// A connection that any process that knows the secret may take.
@@ -46,7 +46,7 @@ pub(super) struct Lent {
 
 /// The new owner.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-enum To {
+enum NewOwner {
     /// A process that knows the positions up to which the connection was read and written, and waits no longer than `until`.
     Child { context: ContextId, slot: Slot, read: u64, written: u64, until: Nanos },
     /// Any other listener that shares the port.
@@ -56,7 +56,7 @@ enum To {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-enum Step {
+enum Phase {
     Waits,
     /// The flow is frozen.
     Frozen,
@@ -67,7 +67,7 @@ enum Step {
 /// A copy of a connection's rings: `bytes` from the beginning of each ring in `from` to the beginning of its counterpart in
 /// `to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Carry {
+pub struct RingCopy {
     /// The connection.
     pub flow: FlowId,
     /// The old owner and the new owner.
@@ -80,15 +80,15 @@ pub struct Carry {
     pub bytes: [u32; 2],
 }
 
-impl Take {
+impl Takeover {
     /// Whether this offers `flow` to other listeners.
     pub(super) fn is_offer_of(&self, flow: FlowId) -> bool {
-        self.flow == flow && !matches!(self.to, To::Child { .. })
+        self.flow == flow && !matches!(self.to, NewOwner::Child { .. })
     }
 
     /// Whether the flow was not frozen or copied yet.
-    pub(super) fn has_not_begun(&self) -> bool {
-        self.progress == Step::Waits
+    pub(super) fn is_unstarted(&self) -> bool {
+        self.progress == Phase::Waits
     }
 
     /// Process, slot and backed memory of the new owner, once it is known.
@@ -97,17 +97,17 @@ impl Take {
     }
 
     /// Starts over: the flow is not frozen any more.
-    pub(super) fn begin_again(&mut self) {
-        self.progress = Step::Waits;
+    pub(super) fn restart(&mut self) {
+        self.progress = Phase::Waits;
     }
 }
 
-impl To {
+impl NewOwner {
     /// Whether a process offers the connection, or is the new owner.
     fn is_of(&self, process: u16) -> bool {
         let from = match self {
-            To::Child { .. } => None,
-            To::Any { from, .. } | To::Listener { from, .. } => Some(*from),
+            NewOwner::Child { .. } => None,
+            NewOwner::Any { from, .. } | NewOwner::Listener { from, .. } => Some(*from),
         };
         let owner = self.owner().map(|(context, ..)| context);
         from.into_iter().chain(owner).any(|context| context.process == process)
@@ -116,11 +116,11 @@ impl To {
     /// Context, slot and backed memory of the new owner, once it is known.
     fn owner(&self) -> Option<(ContextId, Slot, Filled)> {
         match *self {
-            To::Any { .. } => None,
-            To::Child { context, slot, .. } => {
+            NewOwner::Any { .. } => None,
+            NewOwner::Child { context, slot, .. } => {
                 Some((context, slot, Filled { receive: FILL_MAX, send: FILL_MAX }))
             }
-            To::Listener { context, slot, .. } => {
+            NewOwner::Listener { context, slot, .. } => {
                 Some((context, slot, Filled { receive: slot.filled, send: 0 }))
             }
         }
@@ -162,19 +162,19 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     /// Whether a connection is changing owners.
-    pub fn is_taken(&self, flow: FlowId) -> bool {
+    pub fn is_changing_owner(&self, flow: FlowId) -> bool {
         self.takes.iter().any(|take| take.flow == flow)
     }
 
     /// Whether a process is entitled to take a connection over, as far as is known yet.
-    pub fn may_be_taken(&self, flow: FlowId, by: u16) -> bool {
+    pub fn may_be_taken_over(&self, flow: FlowId, by: u16) -> bool {
         let owner = self.owner(flow);
-        owner.is_some_and(|(owner, _)| self.may_take(flow, owner.process, by) == Some(true))
+        owner.is_some_and(|(owner, _)| self.may_take_over(flow, owner.process, by) == Some(true))
     }
 
     /// Whether a process may take a connection: it is in the owner's family, or the connection was lent to it. `None` if the
     /// owner has not named its family yet, because the child's queue may be read before its parent's.
-    fn may_take(&self, flow: FlowId, owner: u16, child: u16) -> Option<bool> {
+    fn may_take_over(&self, flow: FlowId, owner: u16, child: u16) -> Option<bool> {
         let [of_owner, of_child] = [owner, child].map(|process| self.family(process));
         let lent = self.lent.iter().find(|lent| lent.flow == flow && lent.secret == of_child);
         match lent.filter(|_| owner != child) {
@@ -191,20 +191,20 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     /// Number of connections that a process waits to take.
-    fn takes_of(&self, process: u16) -> usize {
+    fn takeovers_of(&self, process: u16) -> usize {
         let owners = self.takes.iter().filter_map(|take| take.to.owner());
         owners.filter(|(context, ..)| context.process == process).count()
     }
 
     /// Whether a process has as many takes under way as it leaves free for others. Then it may start no more.
-    fn has_its_takes(&self, process: u16) -> bool {
+    fn is_at_takeover_limit(&self, process: u16) -> bool {
         let own = self.takes.iter().filter(|take| take.to.is_of(process)).count();
-        own >= TAKES_MAX.saturating_sub(self.takes.len())
+        own >= TAKEOVERS_MAX.saturating_sub(self.takes.len())
     }
 
     /// Whether a process has room for one more connection, besides those that it waits to take.
-    fn has_room_to_take(&self, process: u16) -> bool {
-        let more = 1 + self.takes_of(process) as u32;
+    fn has_takeover_room(&self, process: u16) -> bool {
+        let more = 1 + self.takeovers_of(process) as u32;
         self.shares.has_room(process, Kind::Connection as usize, more)
     }
 
@@ -213,7 +213,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// # Errors
     /// `Invalid`: the family has no such connection. `TooMany`: the process has used up its share. `NoRoom`: too many takes
     /// wait.
-    pub(super) fn take(
+    pub(super) fn take_over(
         &mut self,
         now: Nanos,
         context: ContextId,
@@ -221,22 +221,22 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         slot: Slot,
         [read, written]: [u64; 2],
     ) -> Result<(), Reason> {
-        let connection = self.connection(flow).filter(|one| one.is_heard_of() && !one.is_held);
+        let connection = self.connection(flow).filter(|one| one.has_host() && !one.is_held);
         let owner = connection.map(|connection| connection.context.process);
-        let is_refused =
-            owner.is_none_or(|owner| self.may_take(flow, owner, context.process) == Some(false));
+        let is_refused = owner
+            .is_none_or(|owner| self.may_take_over(flow, owner, context.process) == Some(false));
         if is_refused || self.takes.iter().any(|other| other.flow == flow) {
             return Err(Reason::Invalid);
         }
-        if !self.has_room_to_take(context.process) {
+        if !self.has_takeover_room(context.process) {
             self.counters.beyond_share += 1;
             return Err(Reason::TooMany);
         }
-        if self.has_its_takes(context.process) {
+        if self.is_at_takeover_limit(context.process) {
             return Err(Reason::NoRoom);
         }
-        let to = To::Child { context, slot, read, written, until: now + PATIENCE };
-        self.takes.push(Take { flow, to, progress: Step::Waits });
+        let to = NewOwner::Child { context, slot, read, written, until: now + PATIENCE };
+        self.takes.push(Takeover { flow, to, progress: Phase::Waits });
         Ok(())
     }
 
@@ -275,21 +275,25 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             }
             count -= 1;
             connection.listener = None;
-            let (flow, is_heard_of) = (connection.flow, connection.is_heard_of());
+            let (flow, has_host) = (connection.flow, connection.has_host());
             // A program that uses a connection before it says that it has accepted it is at fault.
             let is_untouched = (connection.read_said, connection.written_said) == (0, 0);
-            if !is_heard_of {
+            if !has_host {
                 continue;
             }
-            if !is_untouched || self.has_its_takes(from.process) {
+            if !is_untouched || self.is_at_takeover_limit(from.process) {
                 self.reset(Nanos(0), flow, Reason::Reset);
                 continue;
             }
-            self.takes.push(Take { flow, to: To::Any { from, sharing }, progress: Step::Waits });
+            self.takes.push(Takeover {
+                flow,
+                to: NewOwner::Any { from, sharing },
+                progress: Phase::Waits,
+            });
         }
         // The oldest is accepted first. Takes of another kind have no order.
         let arrived =
-            |take: &Take| self.connections[take.flow.index as usize].map(|one| one.arrived);
+            |take: &Takeover| self.connections[take.flow.index as usize].map(|one| one.arrived);
         self.takes.sort_by_key(arrived);
     }
 
@@ -297,43 +301,40 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     pub(super) fn has_offer_for(&self, at: usize) -> bool {
         let listener = &self.listeners[at];
         self.takes.iter().any(|take| {
-            let To::Any { from, sharing } = take.to else { return false };
+            let NewOwner::Any { from, sharing } = take.to else { return false };
             let connection = self.connections[take.flow.index as usize].as_ref();
-            connection.is_some_and(|one| super::is_at(listener.local, one.tuple().local))
+            connection.is_some_and(|one| super::accepts_at(listener.local, one.tuple().local))
                 && self.may_share(from, sharing, listener)
         })
     }
 
     /// Puts connections back on offer for which a slot of such a listener was chosen, by its context and name.
-    pub(super) fn take_back_choices(
-        &mut self,
-        tells: bool,
-        is_its: impl Fn(ContextId, u32) -> bool,
-    ) {
+    pub(super) fn reoffer(&mut self, notifies: bool, is_its: impl Fn(ContextId, u32) -> bool) {
         for at in 0..self.takes.len() {
-            let Take { flow, to, progress } = self.takes[at];
-            if let To::Listener { from, sharing, context, name, slot } = to
+            let Takeover { flow, to, progress } = self.takes[at];
+            if let NewOwner::Listener { from, sharing, context, name, slot } = to
                 && is_its(context, name)
             {
-                let (to, progress) = (To::Any { from, sharing }, progress.min(Step::Frozen));
-                self.takes[at] = Take { flow, to, progress };
-                if tells {
-                    self.tell(context, Event::Unused { socket: slot.socket });
+                let (to, progress) = (NewOwner::Any { from, sharing }, progress.min(Phase::Frozen));
+                self.takes[at] = Takeover { flow, to, progress };
+                if notifies {
+                    self.notify(context, Event::Unused { socket: slot.socket });
                 }
             }
         }
     }
 
     /// Drops the takes of a process that has gone. Its lent connections stay lent, and its offered ones stay on offer.
-    pub(super) fn forget_takes(&mut self, process: u16) {
+    pub(super) fn drop_takeovers(&mut self, process: u16) {
         let lent = self.lent.iter_mut().filter(|lent| lent.lender == Some(process));
         lent.for_each(|lent| lent.lender = None);
-        self.take_back_choices(false, |context, _| context.process == process);
-        let is_its =
-            |take: &Take| take.to.owner().is_some_and(|(context, ..)| context.process == process);
+        self.reoffer(false, |context, _| context.process == process);
+        let is_its = |take: &Takeover| {
+            take.to.owner().is_some_and(|(context, ..)| context.process == process)
+        };
         while let Some(at) = self.takes.iter().position(is_its) {
-            let Take { flow, progress, .. } = self.takes.remove(at);
-            if progress >= Step::Frozen {
+            let Takeover { flow, progress, .. } = self.takes.remove(at);
+            if progress >= Phase::Frozen {
                 self.reset(Nanos(0), flow, Reason::Reset);
             }
         }
@@ -341,29 +342,29 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     /// Advances all takes: requests the copies of connections that have nothing in flight. Returns whether there is more to do
     /// at once.
-    pub(super) fn let_change_hands(&mut self, now: Nanos) -> bool {
+    pub(super) fn advance_takeovers(&mut self, now: Nanos) -> bool {
         let mut is_busy = false;
         let mut at = 0;
         while at < self.takes.len() {
-            match self.step(now, at) {
+            match self.advance_takeover(now, at) {
                 Ok(has_more) => {
                     is_busy |= has_more;
                     at += 1;
                 }
                 Err(reason) => {
-                    let Take { flow, to, progress } = self.takes.remove(at);
-                    if progress >= Step::Frozen || !matches!(to, To::Child { .. }) {
+                    let Takeover { flow, to, progress } = self.takes.remove(at);
+                    if progress >= Phase::Frozen || !matches!(to, NewOwner::Child { .. }) {
                         self.reset(now, flow, reason);
                     }
                     match to {
-                        To::Child { context, slot, .. } => {
+                        NewOwner::Child { context, slot, .. } => {
                             self.refused(context, Call::TakeOver(flow), reason);
-                            self.tell(context, Event::Failed { socket: slot.socket, reason });
+                            self.notify(context, Event::Failed { socket: slot.socket, reason });
                         }
-                        To::Listener { context, slot, .. } => {
-                            self.tell(context, Event::Unused { socket: slot.socket });
+                        NewOwner::Listener { context, slot, .. } => {
+                            self.notify(context, Event::Unused { socket: slot.socket });
                         }
-                        To::Any { .. } => {}
+                        NewOwner::Any { .. } => {}
                     }
                 }
             }
@@ -371,16 +372,16 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         is_busy
     }
 
-    fn step(&mut self, now: Nanos, at: usize) -> Result<bool, Reason> {
-        let Take { flow, to, progress } = self.takes[at];
-        let connection = self.connection(flow).filter(|one| one.is_heard_of());
+    fn advance_takeover(&mut self, now: Nanos, at: usize) -> Result<bool, Reason> {
+        let Takeover { flow, to, progress } = self.takes[at];
+        let connection = self.connection(flow).filter(|one| one.has_host());
         let connection = connection.ok_or(Reason::Reset)?;
         let (owner, had) = (connection.context.process, connection.filled);
         let said = (connection.read_said, connection.written_said);
         let shut = connection.shut_said;
         let local = connection.tuple().local;
-        if let To::Any { from, sharing } = to {
-            let Some(chosen) = self.choose_listener(from, local, sharing)? else {
+        if let NewOwner::Any { from, sharing } = to {
+            let Some(chosen) = self.choose_new_owner(from, local, sharing)? else {
                 return Ok(false);
             };
             self.takes[at].to = chosen;
@@ -388,9 +389,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         let state = self.data.inspect(flow).ok_or(Reason::Reset)?;
         let written = state.sending.written;
-        if let To::Child { context, read, written: expected, until, .. } = to {
-            let may_take = self.may_take(flow, owner, context.process);
-            if may_take == Some(false) {
+        if let NewOwner::Child { context, read, written: expected, until, .. } = to {
+            let may_take_over = self.may_take_over(flow, owner, context.process);
+            if may_take_over == Some(false) {
                 return Err(Reason::Invalid);
             }
             if shut.read || shut.write {
@@ -401,7 +402,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 // The owner has written or read more: the new owner would read the same bytes again.
                 return Err(Reason::NoRoom);
             }
-            if may_take.is_none() || written < expected {
+            if may_take_over.is_none() || written < expected {
                 // The owner's requests have not arrived yet.
                 return if now < until { Ok(false) } else { Err(Reason::TimedOut) };
             }
@@ -410,15 +411,15 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if had.receive > filled.receive.min(FILL_MAX) || had.send > filled.send {
             return Err(Reason::NoRoom);
         }
-        if progress == Step::Waits {
+        if progress == Phase::Waits {
             self.data.freeze(flow);
-            self.takes[at].progress = Step::Frozen;
+            self.takes[at].progress = Phase::Frozen;
         }
-        if progress == Step::Carried || !self.data.frozen(flow) {
+        if progress == Phase::Carried || !self.data.frozen(flow) {
             return Ok(true);
         }
-        self.takes[at].progress = Step::Carried;
-        self.out.push_back(Output::Carry(Carry {
+        self.takes[at].progress = Phase::Carried;
+        self.out.push_back(Output::CopyRings(RingCopy {
             flow,
             processes: [owner, context.process],
             from: [state.receiving.ring, state.sending.ring],
@@ -432,22 +433,22 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     ///
     /// # Errors
     /// No other listener shares the port any more.
-    fn choose_listener(
+    fn choose_new_owner(
         &mut self,
         from: ContextId,
         local: SocketAddr,
         sharing: Sharing,
-    ) -> Result<Option<To>, Reason> {
+    ) -> Result<Option<NewOwner>, Reason> {
         let all = || {
             let all = self.listeners.iter().enumerate();
             all.filter(|(_, one)| {
-                super::is_at(one.local, local) && self.may_share(from, sharing, one)
+                super::accepts_at(one.local, local) && self.may_share(from, sharing, one)
             })
         };
         all().next().ok_or(Reason::Reset)?;
         let may_have = || {
             all().filter(|(_, one)| {
-                !one.slots.is_empty() && self.has_room_to_take(one.context.process)
+                !one.slots.is_empty() && self.has_takeover_room(one.context.process)
             })
         };
         let turn = self.turn % may_have().count().max(1);
@@ -456,21 +457,21 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let listener = &mut self.listeners[at];
         let (context, name) = (listener.context, listener.name);
         let slot = listener.slots.pop_front();
-        Ok(slot.map(|slot| To::Listener { from, sharing, context, name, slot }))
+        Ok(slot.map(|slot| NewOwner::Listener { from, sharing, context, name, slot }))
     }
 
     /// Reports that the rings of a connection were copied. Returns the connection's new name, and its new owner's name for it; `None` if
     /// the copy must be made again, or the connection has ended.
-    pub fn carried(&mut self, now: Nanos, flow: FlowId) -> Option<(FlowId, ContextId, u32)> {
-        let is_it = |take: &Take| take.flow == flow && take.progress == Step::Carried;
+    pub fn rings_copied(&mut self, now: Nanos, flow: FlowId) -> Option<(FlowId, ContextId, u32)> {
+        let is_it = |take: &Takeover| take.flow == flow && take.progress == Phase::Carried;
         let at = self.takes.iter().position(is_it)?;
         let (context, slot, filled) = self.takes[at].to.owner()?;
         let Some(mut state) = self.data.export(flow) else {
             // The data path has started work since then. This flow has not moved, but the copy must be requested again.
-            self.takes[at].progress = Step::Frozen;
+            self.takes[at].progress = Phase::Frozen;
             return None;
         };
-        let Take { to, .. } = self.takes.remove(at);
+        let Takeover { to, .. } = self.takes.remove(at);
         self.lent.retain(|lent| lent.flow != flow);
         let socket = slot.socket;
         self.set_timer(flow.index, None);
@@ -478,19 +479,19 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let (owner, owners_name) = (connection.context, connection.socket);
         self.count_accepted(owner.process, connection.listener.take());
         // If the owner has gone, this may have been its last connection.
-        self.release(owner.process);
+        self.release_process(owner.process);
         (state.context, state.socket) = (context, socket);
         (state.receiving.ring, state.sending.ring) = (slot.receive, slot.send);
         (state.receiving.filled, state.sending.filled) = (filled.receive, filled.send);
-        if let To::Child { read, .. } = to {
+        if let NewOwner::Child { read, .. } = to {
             state.receiving.read = state.receiving.read.max(read.min(state.receiving.received));
         }
         // There is room: a flow has just left.
         let flow = self.install(now, &state).ok()?;
-        self.give_share(owner.process, Kind::Connection);
-        self.take_share(context.process, Kind::Connection);
+        self.release_share(owner.process, Kind::Connection);
+        self.acquire_share(context.process, Kind::Connection);
         (connection.flow, connection.context, connection.socket) = (flow, context, socket);
-        if let To::Listener { name, .. } = to
+        if let NewOwner::Listener { name, .. } = to
             && let Some(at) = self.listener_named(context.process, name)
         {
             connection.listener = Some(name);
@@ -503,16 +504,16 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.connections[flow.index as usize] = Some(connection);
         let is_outstanding = state.sending.acknowledged < state.sending.written;
         match is_outstanding {
-            true => self.timer(flow, Timer::Retransmit, Some(timeout)),
-            false => self.timer(flow, Timer::None, None),
+            true => self.start_timer(flow, Timer::Retransmit, Some(timeout)),
+            false => self.start_timer(flow, Timer::None, None),
         }
-        self.tell(owner, Event::Taken { socket: owners_name });
+        self.notify(owner, Event::Taken { socket: owners_name });
         let (local, remote) = (state.tuple.local, state.tuple.remote);
         let mss = state.sending.mss;
-        self.tell(
+        self.notify(
             context,
             match to {
-                To::Listener { name: listener, .. } => {
+                NewOwner::Listener { name: listener, .. } => {
                     Event::Accepted { listener, socket, flow, remote, mss }
                 }
                 _ => Event::Connected { socket, flow, local, mss },
@@ -524,7 +525,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             acknowledged: state.sending.acknowledged,
             is_finished: state.receiving.fin == Some(state.receiving.received),
         };
-        self.tell(context, Event::Progress(progress));
+        self.notify(context, Event::Progress(progress));
         Some((flow, context, socket))
     }
 }
