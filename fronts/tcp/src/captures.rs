@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 use wave_wires::{CaptureOptions, Filter, Frame, Limits, Offload, RawPart, Recorder};
 
-use crate::readers::{Asking, PATIENCE, Pipe};
+use crate::readers::{PATIENCE, PendingReader, Pipe};
 use crate::tool_sockets::bind_beside;
 
 /// Most captures at a time, including those whose request is not complete. Others wait in the socket's backlog.
@@ -50,7 +50,7 @@ pub struct Captures {
     path: PathBuf,
     /// The wire's name in captures.
     name: String,
-    asking: Vec<Asking>,
+    pending: Vec<PendingReader>,
     running: Vec<Running>,
     recorders: Recorders,
     /// Number of the next capture.
@@ -153,7 +153,7 @@ impl Captures {
             listener,
             path,
             name: name.to_owned(),
-            asking: Vec::new(),
+            pending: Vec::new(),
             running: Vec::new(),
             recorders: Recorders::default(),
             next: 0,
@@ -172,22 +172,22 @@ impl Captures {
     }
 
     /// Accepts readers, begins captures, and ends those whose readers have left.
-    pub(crate) fn look(&mut self, now: Nanos) {
-        while self.asking.len() + self.running.len() < CAPTURES_MAX {
-            let Some(asking) = Asking::accept(&self.listener, now) else { break };
-            self.asking.push(asking);
+    pub(crate) fn poll(&mut self, now: Nanos) {
+        while self.pending.len() + self.running.len() < CAPTURES_MAX {
+            let Some(pending) = PendingReader::accept(&self.listener, now) else { break };
+            self.pending.push(pending);
         }
-        for mut asking in std::mem::take(&mut self.asking) {
-            match asking.hear() {
+        for mut pending in std::mem::take(&mut self.pending) {
+            match pending.read_request() {
                 Ok(Some(request)) => {
-                    let running = self.begin(asking.stream, &request);
+                    let running = self.begin(pending.stream, &request);
                     self.running.extend(running);
                 }
-                Ok(None) if asking.is_patient(now) => self.asking.push(asking),
+                Ok(None) if pending.is_patient(now) => self.pending.push(pending),
                 Ok(None) => {}
                 Err(why) => {
                     // The reader sees that this is not pcapng.
-                    let _ = writeln!(asking.stream, "wave tcp capture: {why}");
+                    let _ = writeln!(pending.stream, "wave tcp capture: {why}");
                 }
             }
         }
@@ -202,7 +202,7 @@ impl Captures {
 
     /// Whether to try again soon: frames wait for a reader, or a request is not complete.
     pub(crate) fn is_behind(&self) -> bool {
-        !self.asking.is_empty() || self.running.iter().any(|running| running.pipe.is_behind())
+        !self.pending.is_empty() || self.running.iter().any(|running| running.pipe.is_behind())
     }
 
     fn begin(&mut self, stream: UnixStream, request: &CaptureRequest) -> Option<Running> {

@@ -21,7 +21,7 @@ pub const OFFER_PATIENCE: Nanos = Nanos::from_millis(2_000);
 /// Connections that are accepted in one poll.
 const ACCEPTS_PER_POLL: usize = 4;
 /// Time without further accept(2) after the system had no descriptor for a connection.
-const DEAF_FOR: Nanos = Nanos::from_millis(100);
+const PAUSE: Nanos = Nanos::from_millis(100);
 
 /// Which users a door lets in, and how much memory their processes may offer.
 #[derive(Clone, Debug)]
@@ -152,7 +152,7 @@ pub struct Door {
     /// Threads that use the memory of processes, besides the front's.
     threads: usize,
     /// No connection is accepted until then.
-    deaf_until: Option<Nanos>,
+    paused_until: Option<Nanos>,
 }
 
 /// A connection that has offered nothing yet.
@@ -187,7 +187,7 @@ impl Door {
 
     fn over(listener: Listener, options: DoorOptions) -> Door {
         let waiting = Vec::with_capacity(WAITING_MAX);
-        Door { listener, options, waiting, threads: 0, deaf_until: None }
+        Door { listener, options, waiting, threads: 0, paused_until: None }
     }
 
     /// The door of a front of which `threads` other threads use the memory of processes.
@@ -255,10 +255,10 @@ impl Door {
     }
 
     fn accept(&mut self, now: Nanos) -> Result<(), DoorError> {
-        if self.deaf_until.is_some_and(|until| now < until) {
+        if self.paused_until.is_some_and(|until| now < until) {
             return Ok(());
         }
-        self.deaf_until = None;
+        self.paused_until = None;
         for _ in 0..ACCEPTS_PER_POLL {
             if self.waiting.len() == WAITING_MAX {
                 break;
@@ -269,7 +269,7 @@ impl Door {
                 Err(error) => {
                     // Otherwise a readable socket whose connections cannot be accepted would keep the agent awake.
                     let is_ours = matches!(error, SocketError::System { .. });
-                    self.deaf_until = is_ours.then(|| now + DEAF_FOR);
+                    self.paused_until = is_ours.then(|| now + PAUSE);
                     return Err(error.into());
                 }
             };
@@ -301,7 +301,7 @@ impl Door {
     /// it every second or so.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let waiting = self.waiting.iter().map(|waiting| waiting.connection.as_fd());
-        let listener = Some(self.listener.as_fd()).filter(|_| self.deaf_until.is_none());
+        let listener = Some(self.listener.as_fd()).filter(|_| self.paused_until.is_none());
         listener.into_iter().chain(waiting)
     }
 

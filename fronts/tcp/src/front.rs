@@ -1,7 +1,7 @@
 //! The front: a stack, a wire, and the processes that own the stack's connections.
 
 mod doors;
-mod gone;
+mod reap;
 mod replacement;
 mod sleep;
 mod streams;
@@ -36,11 +36,11 @@ use crate::inquiries::Inquiries;
 use crate::outlet::{Outlet, copy};
 use crate::paths::{FRAMES_PER_TURN, POLLS_PER_TURN, Paths, STEPS_PER_POLL};
 use crate::process::{Process, Taken};
-use crate::refusals::{Refusals, TAKES_NO_EVENTS, What};
+use crate::refusals::{Refusal, Refusals, TAKES_NO_EVENTS};
 use crate::seats::{BeyondShare, Lent, PROCESSES_MAX, Seated, Seats};
 use crate::streams::Streams;
 use crate::traces::{TRACES_MAX, Traces};
-use gone::ends_by_signals;
+use reap::termination_flag;
 use replacement::Replaceable;
 
 /// Most requests taken from one process in a turn.
@@ -113,20 +113,20 @@ pub struct TcpFront<W, D = OnePath> {
     turned_away: TurnedAway,
     outputs: VecDeque<Output<Frame>>,
     next: Option<Nanos>,
-    /// When the doors were last polled (`asked`) and looked at (`knocked`), and when processes were last checked (`looked`).
-    asked: Nanos,
-    knocked: Nanos,
-    looked: Nanos,
+    /// When a door was last found ready or not (`doors_checked`), when the doors were last polled, and when hang-ups were last detected.
+    doors_checked: Nanos,
+    doors_polled: Nanos,
+    hang_ups_checked: Nanos,
     /// The process whose requests are taken first.
     first: usize,
     refusals: Refusals,
     /// A descriptor of a door is readable: a process, an inquiry, a capture, a trace or a new agent.
     is_called: bool,
     /// A process may have gone.
-    may_have_lost: bool,
+    may_have_exited: bool,
     /// Processes to look at before this turn goes on, since they may have gone: they have a listener that another process has just closed,
     /// or for which a SYN has just come.
-    doubted: Vec<u16>,
+    suspects: Vec<u16>,
     /// Ports for which a SYN has come in this turn.
     syn_ports: Vec<u16>,
     ends: Arc<AtomicBool>,
@@ -192,7 +192,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, OnePath<R>> {
         let streams = Streams::new()?;
         let places = Places { door, inquiries, captures, traces, streams };
         let data = places.one_path(&wire, options.bounds);
-        let ends = ends_by_signals()?;
+        let ends = termination_flag()?;
         Ok(TcpFront::assemble(wire, data, places, (address, options.bounds), start, ends)
             .with(options))
     }
@@ -215,7 +215,7 @@ impl<W: Wire + Send + 'static> TcpFront<Sender<W>, Groups<W>> {
         let streams = Streams::new()?;
         let places = Places { door, inquiries, captures, traces, streams };
         let (sender, data) = places.groups(wires, options.bounds, start)?;
-        let ends = ends_by_signals()?;
+        let ends = termination_flag()?;
         Ok(TcpFront::assemble(sender, data, places, (address, options.bounds), start, ends)
             .with(options))
     }
@@ -278,14 +278,14 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             turned_away: TurnedAway::default(),
             outputs: VecDeque::with_capacity(OUTPUTS),
             next: None,
-            asked: Nanos(0),
-            knocked: Nanos(0),
-            looked: Nanos(0),
+            doors_checked: Nanos(0),
+            doors_polled: Nanos(0),
+            hang_ups_checked: Nanos(0),
             first: 0,
             refusals: Refusals::default(),
             is_called: true,
-            may_have_lost: false,
-            doubted: Vec::with_capacity(PROCESSES_MAX),
+            may_have_exited: false,
+            suspects: Vec::with_capacity(PROCESSES_MAX),
             syn_ports: Vec::with_capacity(FRAMES_PER_TURN),
             ends,
             start,
@@ -305,16 +305,16 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         let at = free.unwrap_or(self.processes.len());
         if at == PROCESSES_MAX {
             self.turned_away.without_seat += 1;
-            let (who, why) = (process.who(), "the agent serves as many processes as it can");
+            let (peer, why) = (process.peer(), "the agent serves as many processes as it can");
             process.refuse(why);
-            return self.refusals.note(now, who, What::new("is turned away", why));
+            return self.refusals.add(now, peer, Refusal::new("is turned away", why));
         }
         if !self.seats.admit(at as u16, &process) {
             self.turned_away.without_seat += 1;
-            let who = process.who();
+            let peer = process.peer();
             process.refuse("this program or user has used up its share of windows or descriptors");
             let why = "its program or user has its share of the agent's windows or descriptors";
-            return self.refusals.note(now, who, What::new("is turned away", why));
+            return self.refusals.add(now, peer, Refusal::new("is turned away", why));
         }
         self.stack.add_process(at as u16, process.owner());
         let mut seated = Seated::new(at as u16, process);
@@ -363,13 +363,13 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                 }
                 let failed = match request {
                     Taken::Request(Request::Report { trouble }) => {
-                        self.refusals.note(now, seated.process.who(), What::reported(trouble));
+                        self.refusals.add(now, seated.process.peer(), Refusal::reported(trouble));
                         continue;
                     }
                     Taken::Request(request) => match seated.reach(&mut self.seats, &request) {
                         Ok(()) => {
                             if let Request::Unlisten { listener } = request {
-                                self.doubted.extend(self.stack.sharers(from.process, listener));
+                                self.suspects.extend(self.stack.sharers(from.process, listener));
                             }
                             if let Request::Take { flow, .. } = request
                                 && self.stack.may_be_taken_over(flow, from.process)
@@ -386,14 +386,14 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                             let may_go_on = matches!(request, Request::Take { flow, .. }
                                 if streams::may_be_demoted(&self.streams, &self.stack, flow));
                             if !may_go_on {
-                                let what = What::beyond_share(&request);
-                                self.refusals.note(now, seated.process.who(), what);
+                                let refusal = Refusal::beyond_share(&request);
+                                self.refusals.add(now, seated.process.peer(), refusal);
                             }
                             (socket, Reason::NoRoom)
                         }
                     },
                     Taken::Invalid { socket } => {
-                        self.refusals.note(now, seated.process.who(), What::invalid());
+                        self.refusals.add(now, seated.process.peer(), Refusal::invalid());
                         (socket, Reason::Invalid)
                     }
                 };
@@ -407,23 +407,23 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                     seated.drained = self.turn;
                     if seated.has_hung_up && !shares.iter().any(|(process, _)| *process == at) {
                         self.keep_shared(now, at);
-                        self.lose(at);
+                        self.reap(at);
                         continue;
                     }
                 }
                 Ok(count) => worked |= count > 0,
                 Err(fault) => {
-                    self.turn_out(now, at, What::new("is turned out", fault.to_string()));
+                    self.evict(now, at, Refusal::new("is turned out", fault.to_string()));
                     continue;
                 }
             }
             if !is_honest {
-                self.turn_out(now, at, What::new("is turned out", TAKES_NO_EVENTS));
+                self.evict(now, at, Refusal::new("is turned out", TAKES_NO_EVENTS));
             }
         }
         for (at, context) in shares {
             if !self.take_shared(at, context) {
-                self.turn_out(now, at, What::new("is turned out", TAKES_NO_EVENTS));
+                self.evict(now, at, Refusal::new("is turned out", TAKES_NO_EVENTS));
             }
         }
         // A connection is shared before it is lent.
@@ -467,7 +467,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                     let at = usize::from(context.process);
                     let Some(Some(seated)) = self.processes.get_mut(at) else { continue };
                     if !seated.send(&mut self.seats, context.context, event) {
-                        self.turn_out(now, at, What::new("is turned out", TAKES_NO_EVENTS));
+                        self.evict(now, at, Refusal::new("is turned out", TAKES_NO_EVENTS));
                     }
                 }
                 Output::Refused(_, Call::TakeOver(flow), _)
@@ -475,8 +475,8 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                 Output::Refused(context, call, reason) => {
                     let seated = self.processes.get(usize::from(context.process));
                     if let Some(Some(seated)) = seated {
-                        let what = What::of_stack(call, reason);
-                        self.refusals.note(now, seated.process.who(), what);
+                        let refusal = Refusal::of_stack(call, reason);
+                        self.refusals.add(now, seated.process.peer(), refusal);
                     }
                 }
                 Output::Released(process) => {
@@ -515,32 +515,32 @@ impl<W: Wire, D: Paths> Front for TcpFront<W, D> {
             }
         }
         // This costs a system call, which not every turn under load can afford.
-        if now.since(self.asked) >= DOORS_EVERY {
-            self.asked = now;
-            self.is_called |= self.hears_a_call();
+        if now.since(self.doors_checked) >= DOORS_EVERY {
+            self.doors_checked = now;
+            self.is_called |= self.has_door_event();
         }
         let is_called = std::mem::take(&mut self.is_called);
-        let looks = is_called || now.since(self.knocked) >= DOORS_AT_LEAST;
-        if looks {
-            worked = self.look_at_doors(now);
+        let polls_doors = is_called || now.since(self.doors_polled) >= DOORS_AT_LEAST;
+        if polls_doors {
+            worked = self.poll_doors(now);
             // Another process may wait behind this one.
             self.is_called = worked;
         }
-        let may_have_lost = std::mem::take(&mut self.may_have_lost);
+        let may_have_exited = std::mem::take(&mut self.may_have_exited);
         // A process that attaches may replace one that has just gone: the resources of that one are freed first.
-        if is_called || may_have_lost || now.since(self.looked) >= LIFE_CHECK {
-            self.look_for_the_gone(now);
+        if is_called || may_have_exited || now.since(self.hang_ups_checked) >= LIFE_CHECK {
+            self.detect_hang_ups(now);
         }
         self.turn += 1;
         worked |= self.take_requests(now);
         // If the last process has closed a listener, its line has hung up: nobody must connect there any more.
-        worked |= self.look_for_the_doubted(now);
+        worked |= self.reap_suspects(now);
         worked |= self.serve_streams(now, is_called);
         self.send_held(now);
         if !self.outlet.is_full() {
             worked |= self.receive();
             // No connection is made for a program that has ended just now.
-            worked |= self.look_for_the_doubted(now);
+            worked |= self.reap_suspects(now);
             for _ in 0..POLLS_PER_TURN {
                 self.next = self.stack.poll(now, STEPS_PER_POLL, &mut self.outputs);
                 if self.outputs.is_empty() {
@@ -556,7 +556,7 @@ impl<W: Wire, D: Paths> Front for TcpFront<W, D> {
             let next = self.next.filter(|_| !self.outlet.is_full());
             self.next = Some(next.map_or(soon, |next| next.min(soon)));
         }
-        if let Some(look) = self.streams.next_look() {
+        if let Some(look) = self.streams.next_poll() {
             self.next = Some(self.next.map_or(look, |next| next.min(look)));
         }
         if !self.traces.is_empty() {
@@ -569,7 +569,7 @@ impl<W: Wire, D: Paths> Front for TcpFront<W, D> {
         for process in self.present_mut() {
             process.publish();
         }
-        if looks && self.look_for_a_successor(now) {
+        if polls_doors && self.poll_successors(now) {
             // The attempt took time, or this agent is replaced.
             return Progress::More;
         }

@@ -70,7 +70,7 @@ pub struct Groups<W: Wire> {
     /// Flows whose losses and marks the control plane has processed.
     resumed: Vec<FlowId>,
     /// The memory of each flow, by its index.
-    flows: Vec<Option<Known>>,
+    flows: Vec<Option<FlowMemory>>,
     /// All flows, by their ends.
     by_tuple: HashMap<Tuple, FlowId>,
     /// Flows to be frozen. `Some(sent)`: it is frozen, and its group had sent `sent` reports by then. All of these must be
@@ -90,7 +90,7 @@ pub struct Groups<W: Wire> {
 
 /// A flow's rings, and how much of them has memory: receiving, sending.
 #[derive(Clone, Copy)]
-struct Known {
+struct FlowMemory {
     generation: u32,
     process: u16,
     rings: [Ring; 2],
@@ -229,7 +229,7 @@ impl<W: Wire> Groups<W> {
     }
 
     /// Finds out which flows have become frozen. Their reports precede what the control plane does with them.
-    fn look_at_freezing(&mut self) {
+    fn check_freezing(&mut self) {
         let steering = self.steering;
         let group_of = |flow: &FlowId| steering.inner(*flow).0;
         let mut asked: Vec<FlowId> =
@@ -280,11 +280,13 @@ impl<W: Wire> Groups<W> {
     }
 
     /// Tells a flow's group of pages that have memory by now.
-    fn note_filled(&mut self, context: ContextId, update: &Update) {
-        let known = self.memory_of(update.flow);
-        let Some(known) = known.filter(|known| known.process == context.process) else { return };
-        let (process, rings) = (known.process, known.rings);
-        let before = std::mem::replace(&mut known.filled, update.filled);
+    fn order_filled(&mut self, context: ContextId, update: &Update) {
+        let memory = self.memory_of(update.flow);
+        let Some(memory) = memory.filter(|memory| memory.process == context.process) else {
+            return;
+        };
+        let (process, rings) = (memory.process, memory.rings);
+        let before = std::mem::replace(&mut memory.filled, update.filled);
         let grown = [
             (before.receive, update.filled.receive, rings[0]),
             (before.send, update.filled.send, rings[1]),
@@ -297,9 +299,9 @@ impl<W: Wire> Groups<W> {
     }
 
     /// The memory of a flow that has not left.
-    fn memory_of(&mut self, flow: FlowId) -> Option<&mut Known> {
-        let known = self.flows.get_mut(flow.index as usize)?.as_mut();
-        known.filter(|known| known.generation == flow.generation)
+    fn memory_of(&mut self, flow: FlowId) -> Option<&mut FlowMemory> {
+        let memory = self.flows.get_mut(flow.index as usize)?.as_mut();
+        memory.filter(|memory| memory.generation == flow.generation)
     }
 
     /// When to poll again, if no bell rings before.
@@ -324,9 +326,9 @@ impl<W: Wire> Groups<W> {
     }
 
     /// Remembers the memory of a flow, for its group and for later requests.
-    fn know(&mut self, flow: FlowId, established: &Established) {
+    fn record_flow(&mut self, flow: FlowId, established: &Established) {
         let Established { context, receiving, sending, .. } = established;
-        self.flows[flow.index as usize] = Some(Known {
+        self.flows[flow.index as usize] = Some(FlowMemory {
             generation: flow.generation,
             process: context.process,
             rings: [receiving.ring, sending.ring],
@@ -371,12 +373,12 @@ impl<W: Wire> Groups<W> {
         // It may have something to send.
         group.shared.bell.ring_if_parked();
         self.by_tuple.insert(established.tuple, flow);
-        self.know(flow, established);
+        self.record_flow(flow, established);
         Ok(flow)
     }
 
     /// Notes the requests that are done.
-    fn note_done(&mut self) {
+    fn count_done(&mut self) {
         for group in &mut self.groups {
             let done = group.shared.done.load(Ordering::Acquire).max(group.done);
             let more = done.saturating_sub(group.done) as usize;
@@ -399,7 +401,7 @@ impl<W: Wire> Datapath<Frame> for Groups<W> {
                 break;
             }
             batch.requests.pop_front();
-            self.note_filled(context, &update);
+            self.order_filled(context, &update);
             let group = &mut self.groups[at];
             group.orders.send(Order::Request(context, Update { flow, ..update }));
             group.requests.push_back(self.submitted);
@@ -438,8 +440,8 @@ impl<W: Wire> Datapath<Frame> for Groups<W> {
             for at in (self.first..count).chain(0..self.first) {
                 self.collect(at);
             }
-            self.look_at_freezing();
-            self.note_done();
+            self.check_freezing();
+            self.count_done();
             for _ in 0..budget * EFFECTS_PER_STEP {
                 // Those that were not read would become stale.
                 if self.statistics.len() >= STATISTICS_PER_POLL {

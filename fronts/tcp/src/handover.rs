@@ -95,7 +95,7 @@ pub enum WireKind {
 
 /// Description of a running agent, which a new one needs before it makes its tables.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct About {
+pub(crate) struct AgentInfo {
     pub(crate) version: u32,
     pub(crate) wire: WireKind,
     /// How its flows are spread over groups with a wire each. `None`: it has one wire.
@@ -112,7 +112,7 @@ pub(crate) struct About {
     pub(crate) clock_ns: u64,
 }
 
-impl About {
+impl AgentInfo {
     pub(crate) const VERSION: u32 = VERSION;
 }
 
@@ -135,7 +135,7 @@ impl Kept {
     }
 }
 
-/// Descriptors that come with [`About`].
+/// Descriptors that come with [`AgentInfo`].
 #[derive(Debug)]
 pub(crate) struct Sockets<F> {
     pub(crate) door: F,
@@ -202,7 +202,7 @@ impl Successors {
     }
 
     /// Accepts a new agent, welcomes it, and returns its connection once it is READY. One agent at a time.
-    pub(crate) fn look(
+    pub(crate) fn poll(
         &mut self,
         now: Nanos,
         welcome: impl FnOnce(BorrowedFd<'_>, &Connection) -> Result<(), SocketError>,
@@ -229,12 +229,12 @@ impl Successors {
 /// Sends a new agent this one's description, wires and sockets.
 pub(crate) fn welcome(
     to: &Connection,
-    about: &About,
+    info: &AgentInfo,
     wires: &[BorrowedFd<'_>],
     sockets: &Sockets<BorrowedFd<'_>>,
 ) -> Result<(), SocketError> {
     let Sockets { door, inquiries, captures, traces, successors } = *sockets;
-    let text = serde_json::to_vec(about).unwrap_or_default();
+    let text = serde_json::to_vec(info).unwrap_or_default();
     let sockets = [door, inquiries, captures, traces, successors];
     to.send_descriptors(&text, &[wires, &sockets].concat())
 }
@@ -279,7 +279,7 @@ pub(crate) fn stay(to: Connection) {
 #[derive(Debug)]
 pub struct Predecessor {
     connection: Connection,
-    pub(crate) about: About,
+    pub(crate) info: AgentInfo,
     pub(crate) sockets: Sockets<OwnedFd>,
 }
 
@@ -289,7 +289,7 @@ impl Predecessor {
     ///
     /// # Errors
     /// There is no agent, or this process cannot replace it.
-    pub fn meet(door: &Path) -> Result<(Predecessor, Vec<OwnedFd>), HandoverError> {
+    pub fn connect(door: &Path) -> Result<(Predecessor, Vec<OwnedFd>), HandoverError> {
         let connection = Connection::connect(&replace_path(door))?;
         let (text, mut wires) = connection.receive_descriptors(PATIENCE)?;
         #[derive(Deserialize)]
@@ -302,8 +302,8 @@ impl Predecessor {
             let why = format!("its state has version {version}, but this agent needs {VERSION}");
             return Err(HandoverError::Other(why));
         }
-        let about: About = serde_json::from_slice(&text).map_err(other)?;
-        if let Some(steering) = about.steering
+        let info: AgentInfo = serde_json::from_slice(&text).map_err(other)?;
+        if let Some(steering) = info.steering
             && !(1..=GROUPS_MAX).contains(&steering.groups())
         {
             let why = format!(
@@ -312,44 +312,44 @@ impl Predecessor {
             );
             return Err(HandoverError::Other(why));
         }
-        let count = about.steering.map_or(1, |steering| usize::from(steering.groups()));
+        let count = info.steering.map_or(1, |steering| usize::from(steering.groups()));
         let wrong = format!("it sent {} descriptors instead of {}", wires.len(), count + 5);
         let sockets = wires.split_off(count.min(wires.len()));
         let [door, inquiries, captures, traces, successors] =
             <[OwnedFd; 5]>::try_from(sockets).map_err(|_| HandoverError::Other(wrong))?;
         let sockets = Sockets { door, inquiries, captures, traces, successors };
-        Ok((Predecessor { connection, about, sockets }, wires))
+        Ok((Predecessor { connection, info, sockets }, wires))
     }
 
     /// Kind of the agent's wire.
     pub fn wire(&self) -> WireKind {
-        self.about.wire
+        self.info.wire
     }
 
     /// How its flows are spread over groups, if it has several.
     pub fn steering(&self) -> Option<Steering> {
-        self.about.steering
+        self.info.steering
     }
 
     /// Name of its wire's network interface in Linux.
     pub fn name(&self) -> &str {
-        &self.about.name
+        &self.info.name
     }
 
     /// The agent's addresses.
     pub fn address(&self) -> &Address {
-        &self.about.address
+        &self.info.address
     }
 
     /// Path of the socket where programs attach.
     pub fn door(&self) -> &Path {
-        &self.about.door
+        &self.info.door
     }
 
     /// Sends READY, and receives the agent's state and descriptors.
     pub(crate) fn receive(&self) -> Result<(Kept, Vec<OwnedFd>), HandoverError> {
         self.connection.send_descriptors(READY, &[])?;
-        let (text, fds) = self.hear()?;
+        let (text, fds) = self.receive_message()?;
         let Some(file) = fds.into_iter().next().filter(|_| text == READY) else {
             return Err(HandoverError::Stays);
         };
@@ -360,7 +360,7 @@ impl Predecessor {
             .map_err(|error| HandoverError::Other(error.to_string()))?;
         let (expected, mut fds) = (kept.descriptors(), Vec::new());
         while fds.len() < expected {
-            let (text, more) = self.hear()?;
+            let (text, more) = self.receive_message()?;
             if text != DESCRIPTORS || more.is_empty() {
                 return Err(HandoverError::Stays);
             }
@@ -369,7 +369,7 @@ impl Predecessor {
         Ok((kept, fds))
     }
 
-    fn hear(&self) -> Result<(Vec<u8>, Vec<OwnedFd>), HandoverError> {
+    fn receive_message(&self) -> Result<(Vec<u8>, Vec<OwnedFd>), HandoverError> {
         Ok(self.connection.receive_descriptors(PATIENCE)?)
     }
 
@@ -410,7 +410,7 @@ mod tests {
         let listener = Listener::bind(&door, &[]).unwrap();
         let connection = Connection::connect(&door).unwrap();
         let fd = || OwnedFd::from(File::open("/dev/null").unwrap());
-        let about = About {
+        let info = AgentInfo {
             version: VERSION,
             wire: WireKind::Tap,
             steering: None,
@@ -433,7 +433,7 @@ mod tests {
         let sockets =
             Sockets { door: fd(), inquiries: fd(), captures: fd(), traces: fd(), successors: fd() };
         let old = listener.accept().unwrap().unwrap();
-        (Predecessor { connection, about, sockets }, old)
+        (Predecessor { connection, info, sockets }, old)
     }
 
     #[test]

@@ -9,8 +9,8 @@
 
 #![forbid(unsafe_code)]
 
+mod address_conflict;
 mod captures;
-mod claim;
 mod door;
 mod front;
 mod groups;
@@ -27,8 +27,8 @@ mod streams;
 mod tool_sockets;
 mod traces;
 
+pub use address_conflict::holder_of;
 pub use captures::{CaptureRequest, Captures, captures_path};
-pub use claim::holder_of;
 pub use door::{Door, DoorError, DoorOptions, OFFER_PATIENCE, OfferError, WAITING_MAX};
 pub use front::{OnePath, TcpFront, TcpOptions};
 pub use groups::{GroupWires, Groups, Sender, steering_over};

@@ -97,7 +97,7 @@ impl<W: Wire> Outlet<W> {
     }
 
     /// Loses the segments that wait, as any cable may.
-    pub(crate) fn lose_held(&mut self, done: &mut impl FnMut(Ticket)) {
+    pub(crate) fn discard_held(&mut self, done: &mut impl FnMut(Ticket)) {
         self.held.drain(..).filter_map(|segment| segment.ticket).for_each(done);
     }
 

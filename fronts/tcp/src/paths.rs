@@ -41,16 +41,16 @@ pub trait Paths: Datapath<Frame> {
     fn pause(&mut self) {}
 
     /// Lets the threads go on.
-    fn go_on(&mut self) {}
+    fn resume(&mut self) {}
 
     /// Loses segments that wait for a wire, as any cable may.
-    fn lose_held(&mut self, _now: Nanos) {}
+    fn discard_held(&mut self, _now: Nanos) {}
 
     /// Stops the threads for a look at many flows, without any other change.
-    fn hold(&self) {}
+    fn suspend(&self) {}
 
-    /// Ends [`Paths::hold`].
-    fn let_go(&self) {}
+    /// Ends [`Paths::suspend`].
+    fn release(&self) {}
 
     /// A process was let in; `payloads` has a mapping of its memory for each thread.
     fn add_process(&mut self, _process: u16, _payloads: Vec<LentPayload>) {}

@@ -18,7 +18,7 @@ use wave_tcp::control::Owner;
 use wave_tcp::datapath::Ring;
 
 use crate::door::{Opened, owner_of};
-use crate::refusals::Who;
+use crate::refusals::Peer;
 
 /// Most requests that [`Process::poll`] takes from one context before it turns to the next.
 pub const REQUESTS_PER_TURN: usize = 16;
@@ -239,8 +239,8 @@ impl Process {
         self.connection.peer_uid()
     }
 
-    pub(crate) fn who(&self) -> Who {
-        Who { pid: self.pid(), uid: self.uid() }
+    pub(crate) fn peer(&self) -> Peer {
+        Peer { pid: self.pid(), uid: self.uid() }
     }
 
     /// The name of the process's program, for people: what the kernel says now, without control characters.

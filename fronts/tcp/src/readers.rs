@@ -19,9 +19,9 @@ const REQUEST_BYTES_MAX: usize = 256;
 const BACKLOG_BYTES_MAX: usize = 8 << 20;
 
 /// A reader whose request is not complete.
-pub(crate) struct Asking {
+pub(crate) struct PendingReader {
     pub(crate) stream: UnixStream,
-    said: Vec<u8>,
+    received: Vec<u8>,
     since: Nanos,
 }
 
@@ -30,13 +30,13 @@ fn may_read(stream: &UnixStream) -> bool {
     socket_peercred(stream).is_ok_and(|peer| peer.uid.is_root() || peer.uid == ours)
 }
 
-impl Asking {
+impl PendingReader {
     /// Accepts the next permitted reader, if one has connected.
-    pub(crate) fn accept(listener: &UnixListener, now: Nanos) -> Option<Asking> {
+    pub(crate) fn accept(listener: &UnixListener, now: Nanos) -> Option<PendingReader> {
         loop {
             let (stream, _) = listener.accept().ok()?;
             if may_read(&stream) && stream.set_nonblocking(true).is_ok() {
-                return Some(Asking { stream, said: Vec::new(), since: now });
+                return Some(PendingReader { stream, received: Vec::new(), since: now });
             }
         }
     }
@@ -47,24 +47,24 @@ impl Asking {
     }
 
     /// The request, once all of it has arrived.
-    pub(crate) fn hear<T: DeserializeOwned>(&mut self) -> Result<Option<T>, String> {
+    pub(crate) fn read_request<T: DeserializeOwned>(&mut self) -> Result<Option<T>, String> {
         let mut room = [0; REQUEST_BYTES_MAX];
         match self.stream.read(&mut room) {
             Ok(0) => return Err("there was no request".to_owned()),
-            Ok(count) => self.said.extend_from_slice(&room[..count]),
+            Ok(count) => self.received.extend_from_slice(&room[..count]),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(None),
             Err(error) => return Err(error.to_string()),
         }
-        let Some(end) = self.said.iter().position(|byte| *byte == b'\n') else {
-            let is_long = self.said.len() >= REQUEST_BYTES_MAX;
+        let Some(end) = self.received.iter().position(|byte| *byte == b'\n') else {
+            let is_long = self.received.len() >= REQUEST_BYTES_MAX;
             return if is_long {
                 Err("the request is too long, or has no line end".to_owned())
             } else {
                 Ok(None)
             };
         };
-        let request = serde_json::from_slice(&self.said[..end]);
+        let request = serde_json::from_slice(&self.received[..end]);
         request.map(Some).map_err(|error| format!("the request is invalid: {error}"))
     }
 }

@@ -15,7 +15,7 @@ use wave_tcp::control::Call;
 /// Most refusals that a report has. Equal ones of a process are counted as one.
 pub(crate) const REFUSALS_MAX: usize = 32;
 /// Shortest interval between lines of the log: the next refusal may be the same in every turn.
-const SAY_EVERY: Nanos = Nanos::from_millis(1_000);
+const LOG_EVERY: Nanos = Nanos::from_millis(1_000);
 
 /// The reason for turning out a process with more waiting events than its share.
 pub(crate) const TAKES_NO_EVENTS: &str = "it does not take its events";
@@ -24,70 +24,70 @@ const NOT_TAKEN_OVER: &str = "cannot take over a connection of another process";
 
 /// A process, as the kernel knew it when it connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Who {
+pub(crate) struct Peer {
     pub(crate) pid: i32,
     pub(crate) uid: u32,
 }
 
 /// What has happened to a process. The texts follow "process 1 of user 2".
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct What {
+pub(crate) struct Refusal {
     pub(crate) outcome: &'static str,
     pub(crate) why: Cow<'static, str>,
 }
 
 #[derive(Debug)]
-struct Refusal {
+struct RefusalRow {
     at: Nanos,
-    who: Who,
-    what: What,
+    peer: Peer,
+    refusal: Refusal,
     count: u64,
 }
 
 /// The last refusals, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
-    last: VecDeque<Refusal>,
+    last: VecDeque<RefusalRow>,
     /// When a line was last written, and the refusals since.
-    said: Option<Nanos>,
-    unsaid: u64,
+    logged_at: Option<Nanos>,
+    suppressed: u64,
 }
 
 impl Refusals {
     /// Remembers a refusal, and writes a line about it.
-    pub(crate) fn note(&mut self, now: Nanos, who: Who, what: What) {
-        let (Who { pid, uid }, What { outcome, why }) = (who, &what);
-        self.say(now, format_args!("process {pid} of user {uid} {outcome}: {why}"));
-        let same = self.last.iter().position(|old| old.who == who && old.what == what);
+    pub(crate) fn add(&mut self, now: Nanos, peer: Peer, refusal: Refusal) {
+        let (Peer { pid, uid }, Refusal { outcome, why }) = (peer, &refusal);
+        self.log(now, format_args!("process {pid} of user {uid} {outcome}: {why}"));
+        let same = self.last.iter().position(|old| old.peer == peer && old.refusal == refusal);
         let count = same.and_then(|at| self.last.remove(at)).map_or(0, |old| old.count);
         if self.last.len() == REFUSALS_MAX {
             self.last.pop_front();
         }
-        self.last.push_back(Refusal { at: now, who, what, count: count + 1 });
+        self.last.push_back(RefusalRow { at: now, peer, refusal, count: count + 1 });
     }
 
     /// Writes a line about a connection that has become a stream of the kernel's. `program` is the name of the process's program.
-    pub(crate) fn say_demoted(
+    pub(crate) fn log_demotion(
         &mut self,
         now: Nanos,
-        who: Who,
+        peer: Peer,
         program: Option<&str>,
         cause: Cause,
     ) {
-        let Who { pid, uid } = who;
+        let Peer { pid, uid } = peer;
         let program = program.map_or_else(String::new, |program| format!(" ({program})"));
-        let what = "has a demoted connection, which is slower";
-        self.say(now, format_args!("process {pid}{program} of user {uid} {what}: {cause}"));
+        let state = "has a demoted connection, which is slower";
+        self.log(now, format_args!("process {pid}{program} of user {uid} {state}: {cause}"));
     }
 
-    /// Writes a line at most every [`SAY_EVERY`], and how many were left out before it.
-    pub(crate) fn say(&mut self, now: Nanos, line: Arguments<'_>) {
-        if self.said.is_some_and(|at| now.since(at) < SAY_EVERY) {
-            self.unsaid += 1;
+    /// Writes a line at most every [`LOG_EVERY`], and how many were left out before it.
+    pub(crate) fn log(&mut self, now: Nanos, line: Arguments<'_>) {
+        if self.logged_at.is_some_and(|at| now.since(at) < LOG_EVERY) {
+            self.suppressed += 1;
             return;
         }
-        self.said = Some(now);
-        match std::mem::take(&mut self.unsaid) {
+        self.logged_at = Some(now);
+        match std::mem::take(&mut self.suppressed) {
             0 => say!("wave tcp: {line}"),
             more => say!(
                 "wave tcp: {line} ({more} more lines left out; `wave tcp ss` has the refusals)"
@@ -97,15 +97,15 @@ impl Refusals {
 
     /// The refusals for a report, newest first.
     pub(crate) fn report(&self, now: Nanos) -> Value {
-        let row = |refusal: &Refusal| {
-            let Refusal { at, who, what, count } = refusal;
+        let row = |refusal: &RefusalRow| {
+            let RefusalRow { at, peer, refusal, count } = refusal;
             let seconds_ago = now.since(*at).0 / 1_000_000_000;
             json!({
                 "seconds_ago": seconds_ago,
-                "pid": who.pid,
-                "uid": who.uid,
-                "outcome": what.outcome,
-                "why": what.why,
+                "pid": peer.pid,
+                "uid": peer.uid,
+                "outcome": refusal.outcome,
+                "why": refusal.why,
                 "count": count,
             })
         };
@@ -113,13 +113,13 @@ impl Refusals {
     }
 }
 
-impl What {
-    pub(crate) fn new(outcome: &'static str, why: impl Into<Cow<'static, str>>) -> What {
-        What { outcome, why: why.into() }
+impl Refusal {
+    pub(crate) fn new(outcome: &'static str, why: impl Into<Cow<'static, str>>) -> Refusal {
+        Refusal { outcome, why: why.into() }
     }
 
     /// The stack has refused a call, or reset a connection.
-    pub(crate) fn of_stack(call: Call, reason: Reason) -> What {
+    pub(crate) fn of_stack(call: Call, reason: Reason) -> Refusal {
         let why = match (call, reason) {
             (Call::Listen, Reason::TooMany) => {
                 "its program or user has its share of the agent's listeners (EMFILE)"
@@ -155,37 +155,37 @@ impl What {
                 "it named memory that it does not have, or a name twice (EINVAL)"
             }
         };
-        What::new(outcome_of(call), why)
+        Refusal::new(outcome_of(call), why)
     }
 
     /// A request's rings would have exceeded a share.
-    pub(crate) fn beyond_share(request: &Request) -> What {
+    pub(crate) fn beyond_share(request: &Request) -> Refusal {
         let call = match *request {
             Request::Slot { .. } => Call::Accept,
             Request::Take { flow, .. } => Call::TakeOver(flow),
             _ => Call::Connect,
         };
         let why = "its program or user has its share of the memory for rings that the agent can map (ENOBUFS)";
-        What::new(outcome_of(call), why)
+        Refusal::new(outcome_of(call), why)
     }
 
     /// A request named rings that are none.
-    pub(crate) fn invalid() -> What {
-        What::new("cannot open a connection", "it named rings outside of its memory (EINVAL)")
+    pub(crate) fn invalid() -> Refusal {
+        Refusal::new("cannot open a connection", "it named rings outside of its memory (EINVAL)")
     }
 
     /// A process has reported this itself.
-    pub(crate) fn reported(trouble: Trouble) -> What {
+    pub(crate) fn reported(trouble: Trouble) -> Refusal {
         match trouble {
-            Trouble::NotTakenOver => What::new(
+            Trouble::NotTakenOver => Refusal::new(
                 NOT_TAKEN_OVER,
                 "by its own report, the connection had ended, or had carried too many bytes (ECONNRESET)",
             ),
-            Trouble::NoRings => What::new(
+            Trouble::NoRings => Refusal::new(
                 outcome_of(Call::Connect),
                 "by its own report, its payload memory has no room for more rings (ENOBUFS)",
             ),
-            Trouble::NoMemory => What::new(
+            Trouble::NoMemory => Refusal::new(
                 "cannot send",
                 "by its own report, its limits or the machine's give it no more memory (ENOBUFS)",
             ),
@@ -207,25 +207,25 @@ fn outcome_of(call: Call) -> &'static str {
 mod tests {
     use super::*;
 
-    fn who(pid: i32) -> Who {
-        Who { pid, uid: 1_000 }
+    fn peer(pid: i32) -> Peer {
+        Peer { pid, uid: 1_000 }
     }
 
     #[test]
     fn equal_refusals_of_a_process_are_one_row_and_the_report_is_bounded() {
         let mut refusals = Refusals::default();
-        let full = || What::of_stack(Call::Listen, Reason::TooMany);
+        let full = || Refusal::of_stack(Call::Listen, Reason::TooMany);
         for second in 0..3 {
-            refusals.note(Nanos::from_millis(1_000 * second), who(1), full());
+            refusals.add(Nanos::from_millis(1_000 * second), peer(1), full());
         }
-        refusals.note(Nanos::from_millis(4_000), who(2), What::reported(Trouble::NoRings));
+        refusals.add(Nanos::from_millis(4_000), peer(2), Refusal::reported(Trouble::NoRings));
         let report = refusals.report(Nanos::from_millis(9_500));
         assert_eq!(report[1]["count"], 3);
         assert_eq!((&report[1]["seconds_ago"], &report[1]["pid"]), (&json!(7), &json!(1)));
         assert_eq!(report[0]["outcome"], "cannot connect");
         // A program that forks and fails does not take more than the report has.
         for pid in 0..1_000 {
-            refusals.note(Nanos(0), who(pid), full());
+            refusals.add(Nanos(0), peer(pid), full());
         }
         let report = refusals.report(Nanos(0));
         assert_eq!(report.as_array().map(Vec::len), Some(REFUSALS_MAX));
@@ -234,10 +234,10 @@ mod tests {
 
     #[test]
     fn enobufs_and_emfile_name_the_limit() {
-        let why = |what: What| what.why.into_owned();
-        let listens = why(What::of_stack(Call::Listen, Reason::NoRoom));
-        let connects = why(What::of_stack(Call::Connect, Reason::NoRoom));
-        let shares = why(What::of_stack(Call::Connect, Reason::TooMany));
+        let why = |refusal: Refusal| refusal.why.into_owned();
+        let listens = why(Refusal::of_stack(Call::Listen, Reason::NoRoom));
+        let connects = why(Refusal::of_stack(Call::Connect, Reason::NoRoom));
+        let shares = why(Refusal::of_stack(Call::Connect, Reason::TooMany));
         assert!(listens.contains("listeners") && connects.contains("handshakes"));
         assert!(shares.contains("share") && shares.contains("connections"));
     }

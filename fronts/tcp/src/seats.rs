@@ -151,7 +151,7 @@ impl Seated {
     }
 
     /// Whether people have not been told yet that a connection of the process was demoted for this cause.
-    pub(crate) fn says_first(&mut self, cause: Cause) -> bool {
+    pub(crate) fn is_first_demotion(&mut self, cause: Cause) -> bool {
         let bit = 1 << cause as u8;
         let is_first = self.said & bit == 0;
         self.said |= bit;

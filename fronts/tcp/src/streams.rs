@@ -4,10 +4,10 @@
 //! have a descriptor, the connection is *held* here; and once a process has connected the kernel socket that took its place, the
 //! connection is a stream of the kernel's, and bytes are *relayed* between the two.
 
-mod copies;
+mod descriptors;
 mod door;
 mod lending;
-mod pace;
+mod poll_interval;
 mod relay;
 mod takers;
 #[cfg(test)]
@@ -26,9 +26,9 @@ use wave_tcp::context::{ContextId, Request};
 use wave_tcp::control::HeldFlow;
 use wave_tcp::datapath::FlowId;
 
-use copies::Copies;
+use descriptors::DescriptorWatch;
 use door::{Caller, DOOR, Stage, StreamDoor};
-use pace::Pace;
+use poll_interval::PollInterval;
 use relay::KeptRelay;
 pub(crate) use relay::{Relay, Turn};
 use takers::Taker;
@@ -41,15 +41,15 @@ const READY_MAX: usize = 64;
 /// Most streams. A process may have as many as it leaves free for others.
 const STREAMS_MAX: usize = 4_096;
 /// Interval between looks whether any process still has a descriptor of a held connection.
-const COPIES_EVERY: Nanos = Nanos::from_millis(50);
+const DESCRIPTORS_EVERY: Nanos = Nanos::from_millis(50);
 
 /// All shared connections.
 pub(crate) struct Streams {
     /// The door's sockets, and the streams.
     set: OwnedFd,
-    copies: Copies,
+    open_descriptors: DescriptorWatch,
     door: StreamDoor,
-    pace: Pace,
+    pace: PollInterval,
     shared: HashMap<u64, Shared>,
     /// The numbers of shared connections, by every name that each has had.
     by_name: HashMap<u64, u64>,
@@ -59,7 +59,7 @@ pub(crate) struct Streams {
     stopping: Vec<u64>,
     takers: Vec<Taker>,
     last: u64,
-    looked: Nanos,
+    polled_at: Nanos,
     /// Number of entries after the last removal of those that are over.
     kept: usize,
     pub(crate) counts: Counts,
@@ -110,11 +110,11 @@ pub(crate) enum Need {
     /// Take it from its process, and tell the process.
     Hold { id: u64, flow: FlowId, owner: ContextId, socket: u32 },
     /// Tell people that a connection of this process has become a stream of the kernel's.
-    Tell { process: u16, cause: Cause },
+    LogDemotion { process: u16, cause: Cause },
     /// Let a process take a connection over, whose process has stopped.
     Take { from: ContextId, request: Request },
     /// Serve the door again in the next turn.
-    Look,
+    Poll,
 }
 
 /// What becomes of a process at the door.
@@ -158,7 +158,7 @@ impl KeptStreams {
 impl Streams {
     /// The state and the descriptors for another agent. Processes at the door ask again.
     pub(crate) fn hand_over(&self) -> (KeptStreams, Vec<BorrowedFd<'_>>) {
-        let mut fds = vec![self.copies.as_fd()];
+        let mut fds = vec![self.open_descriptors.as_fd()];
         fds.extend(self.door.listener());
         let mut shared = Vec::with_capacity(self.shared.len());
         for (id, one) in &self.shared {
@@ -186,7 +186,7 @@ impl Streams {
         }
         let mut fds = fds.into_iter();
         let mut next = || fds.next().expect("they were counted");
-        self.copies = Copies::over(next());
+        self.open_descriptors = DescriptorWatch::over(next());
         self.door = StreamDoor::over(kept.has_door.then(|| next().into()));
         if let Some(listener) = self.door.listener() {
             epoll::add(&self.set, listener, EventData::new_u64(DOOR), EventFlags::IN)?;
@@ -233,16 +233,16 @@ impl Streams {
         }
         Ok(Streams {
             set,
-            copies: Copies::new()?,
+            open_descriptors: DescriptorWatch::new()?,
             door,
-            pace: Pace::default(),
+            pace: PollInterval::default(),
             shared: HashMap::new(),
             by_name: HashMap::new(),
             held: HashMap::new(),
             stopping: Vec::new(),
             takers: Vec::new(),
             last: DOOR,
-            looked: Nanos(0),
+            polled_at: Nanos(0),
             kept: 0,
             counts: Counts::default(),
         })
@@ -258,11 +258,11 @@ impl Streams {
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.held.is_empty() && self.next_look().is_none()
+        self.held.is_empty() && self.next_poll().is_none()
     }
 
     /// When the door must be served, even if no socket there is ready.
-    pub(crate) fn next_look(&self) -> Option<Nanos> {
+    pub(crate) fn next_poll(&self) -> Option<Nanos> {
         let is_quiet = self.door.is_quiet() && self.stopping.is_empty() && self.takers.is_empty();
         (!is_quiet).then(|| self.pace.at())
     }
@@ -303,7 +303,7 @@ impl Streams {
             return;
         }
         self.last += 1;
-        if self.copies.watch(self.last, placeholder) {
+        if self.open_descriptors.watch(self.last, placeholder) {
             let names = vec![name];
             let secrets = vec![secret];
             let shared = Shared { flow, owner, socket, secrets, names, state: State::Owned };
@@ -342,7 +342,7 @@ impl Streams {
         if its.is_empty() {
             return its;
         }
-        let copies = self.copies.left(self.shared.len());
+        let copies = self.open_descriptors.still_open(self.shared.len());
         let (left, over): (Vec<_>, Vec<_>) =
             its.into_iter().partition(|(id, _)| copies.contains(id));
         over.into_iter().for_each(|(id, _)| self.forget(id));
@@ -393,10 +393,10 @@ impl Streams {
 
     /// Held connections that no process wants to use, and of which none has a descriptor any more.
     pub(crate) fn abandoned(&mut self, now: Nanos) -> Vec<(u64, FlowId)> {
-        if self.held.is_empty() || now.since(self.looked) < COPIES_EVERY {
+        if self.held.is_empty() || now.since(self.polled_at) < DESCRIPTORS_EVERY {
             return Vec::new();
         }
-        self.looked = now;
+        self.polled_at = now;
         let waits =
             |shared: &Shared| matches!(&shared.state, State::Held(relay) if !relay.has_begun);
         let waiting: Vec<(u64, FlowId)> = self
@@ -415,7 +415,7 @@ impl Streams {
                 caller.stage != Stage::Waits && self.by_name.get(&caller.wants.flow) == Some(id)
             })
         };
-        let copies = self.copies.left(self.shared.len());
+        let copies = self.open_descriptors.still_open(self.shared.len());
         let gone = waiting.into_iter().filter(|(id, _)| !copies.contains(id) && !is_led(id));
         gone.collect()
     }
@@ -440,9 +440,9 @@ impl Streams {
         owner: impl Fn(u16) -> Owner,
         is_changing_owner: impl Fn(FlowId) -> bool,
     ) -> Vec<Need> {
-        self.door.look(now, &self.set, is_ready);
+        self.door.poll(now, &self.set, is_ready);
         let mut callers = std::mem::take(&mut self.door.callers);
-        let mut needs = self.look_at_takers();
+        let mut needs = self.poll_takers();
         for id in self.stopping.clone() {
             needs.extend(self.stop(id, turn, &owner, &is_changing_owner));
         }
@@ -455,12 +455,12 @@ impl Streams {
             let secret = caller.wants.secret;
             let is_entitled = |shared: &Shared| secret != 0 && shared.secrets.contains(&secret);
             let Some((id, shared)) = known.filter(|(_, one)| is_entitled(one)) else {
-                caller.say(Answer::Never);
+                caller.answer(Answer::Never);
                 return false;
             };
             match &shared.state {
                 State::Held(relay) if relay.has_begun => {
-                    caller.say(Answer::Done);
+                    caller.answer(Answer::Done);
                     return false;
                 }
                 State::Held(_) => {}
@@ -477,14 +477,14 @@ impl Streams {
                     let cause = caller.wants.cause;
                     self.counts.demoted[cause as usize] += 1;
                     let owner = self.shared.get(&id).map(|one| one.owner.process);
-                    needs.extend(owner.map(|process| Need::Tell { process, cause }));
+                    needs.extend(owner.map(|process| Need::LogDemotion { process, cause }));
                     false
                 }
             }
         });
         self.door.callers = callers;
         self.door.arm(&self.set);
-        self.pace.looked(now, is_ready || !needs.is_empty());
+        self.pace.record_poll(now, is_ready || !needs.is_empty());
         needs
     }
 
@@ -508,7 +508,7 @@ impl Streams {
             }
             (State::Stopping(seen @ None), Owner::Outside(_)) => {
                 *seen = Some(turn);
-                Some(Need::Look)
+                Some(Need::Poll)
             }
             // What it had published before it was seen outside was taken since.
             (State::Stopping(Some(_)), _) if is_changing_owner(flow) => None,
@@ -536,7 +536,7 @@ impl Streams {
                 caller.since = now;
                 led.push(id);
                 let held = self.relay(id).map(|relay| relay.held);
-                caller.say(Answer::Go(held.as_ref().map(HeldFlow::shut).unwrap_or_default()));
+                caller.answer(Answer::Go(held.as_ref().map(HeldFlow::shut).unwrap_or_default()));
                 Led::Stays
             }
             Stage::Leads | Stage::Connected(_) if !caller.is_patient(now) => Led::Leaves,
@@ -548,7 +548,7 @@ impl Streams {
                 led.push(id);
                 let Some(stream) = self.door.take(port) else { return Led::Stays };
                 if !self.has_room(id) {
-                    caller.say(Answer::Never);
+                    caller.answer(Answer::Never);
                     return Led::Leaves;
                 }
                 let Some(Shared { state: State::Held(relay), .. }) = self.shared.get_mut(&id)
@@ -561,7 +561,7 @@ impl Streams {
                 if !is_added || relay.begin(stream).is_err() {
                     return Led::Leaves;
                 }
-                caller.say(Answer::Done);
+                caller.answer(Answer::Done);
                 Led::Demoted
             }
         }

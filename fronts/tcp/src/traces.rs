@@ -14,7 +14,7 @@ use wave_core::clock::Nanos;
 use wave_tcp::datapath::FlowId;
 use wave_tcp::trace::{Point, Record, Trace};
 
-use crate::readers::{Asking, PATIENCE, Pipe};
+use crate::readers::{PATIENCE, PendingReader, Pipe};
 use crate::tool_sockets::bind_beside;
 
 /// Most readers at a time, including those whose request is not complete. Others wait in the socket's backlog.
@@ -47,7 +47,7 @@ pub struct Traces {
     listener: UnixListener,
     path: PathBuf,
     trace: Arc<Trace>,
-    asking: Vec<Asking>,
+    pending: Vec<PendingReader>,
     running: Vec<Running>,
     /// Lines for one reader in one turn.
     lines: String,
@@ -84,8 +84,8 @@ impl Traces {
 
     fn over(listener: UnixListener, path: PathBuf) -> Traces {
         let trace = Arc::new(Trace::new(RECORDS));
-        let (asking, running) = (Vec::new(), Vec::new());
-        Traces { listener, path, trace, asking, running, lines: String::new() }
+        let (pending, running) = (Vec::new(), Vec::new());
+        Traces { listener, path, trace, pending, running, lines: String::new() }
     }
 
     pub(crate) fn listener(&self) -> BorrowedFd<'_> {
@@ -98,20 +98,20 @@ impl Traces {
     }
 
     /// Accepts new readers, and drops those that have left.
-    pub(crate) fn look(&mut self, now: Nanos) {
-        while self.asking.len() + self.running.len() < TRACES_MAX {
-            let Some(asking) = Asking::accept(&self.listener, now) else { break };
-            self.asking.push(asking);
+    pub(crate) fn poll(&mut self, now: Nanos) {
+        while self.pending.len() + self.running.len() < TRACES_MAX {
+            let Some(pending) = PendingReader::accept(&self.listener, now) else { break };
+            self.pending.push(pending);
         }
-        for mut asking in std::mem::take(&mut self.asking) {
-            match asking.hear::<TraceRequest>() {
+        for mut pending in std::mem::take(&mut self.pending) {
+            match pending.read_request::<TraceRequest>() {
                 Ok(Some(request)) => {
-                    self.running.extend(Running::begin(asking.stream, request, self.trace.next()))
+                    self.running.extend(Running::begin(pending.stream, request, self.trace.next()))
                 }
-                Ok(None) if asking.is_patient(now) => self.asking.push(asking),
+                Ok(None) if pending.is_patient(now) => self.pending.push(pending),
                 Ok(None) => {}
                 Err(why) => {
-                    let _ = writeln!(asking.stream, "wave tcp trace: {why}");
+                    let _ = writeln!(pending.stream, "wave tcp trace: {why}");
                 }
             }
         }
@@ -133,7 +133,7 @@ impl Traces {
 
     /// Whether to try again soon: lines wait for a reader, or a request is not complete.
     pub(crate) fn is_behind(&self) -> bool {
-        !self.asking.is_empty() || self.running.iter().any(|running| running.pipe.is_behind())
+        !self.pending.is_empty() || self.running.iter().any(|running| running.pipe.is_behind())
     }
 
     /// Descriptors to poll for input.

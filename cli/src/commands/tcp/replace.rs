@@ -57,7 +57,7 @@ pub fn replace(args: &ReplaceArgs) -> Result<(), Failure> {
     let cannot = |error: HandoverError| {
         Failure::cannot(format!("the agent at {} was not replaced: {error}", socket.display()))
     };
-    let (from, wires) = Predecessor::meet(&socket).map_err(cannot)?;
+    let (from, wires) = Predecessor::connect(&socket).map_err(cannot)?;
     let steering = from.steering().unwrap_or_else(|| steering_over(1));
     match from.wire() {
         WireKind::Tap => {

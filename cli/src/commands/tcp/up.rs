@@ -435,7 +435,7 @@ pub(super) fn go_on<W: Wire, D: Paths>(
     quiet: bool,
 ) -> Result<(), Failure> {
     if quiet {
-        front.be_quiet();
+        front.set_quiet();
     }
     serve(&mut front);
     if front.is_replaced() {

@@ -12,7 +12,7 @@ use wave_wires::Wire;
 use super::{DOOR_DESCRIPTORS_MAX, TcpFront};
 use crate::door::DoorError;
 use crate::paths::Paths;
-use crate::refusals::{What, Who};
+use crate::refusals::{Peer, Refusal};
 
 impl<W: Wire, D: Paths> TcpFront<W, D> {
     /// Descriptors that become readable when a process or an agent connects, or a reader sends or ends.
@@ -23,18 +23,18 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
     }
 
     /// Whether one of these descriptors is readable. This is one system call; a look at each door takes several.
-    pub(super) fn hears_a_call(&self) -> bool {
+    pub(super) fn has_door_event(&self) -> bool {
         let mut polled = ArrayVec::<PollFd<'_>, DOOR_DESCRIPTORS_MAX>::new();
         polled.extend(self.door_fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
     }
 
     /// Lets processes in, answers inquiries, begins and ends captures and traces. Returns whether a process was let in.
-    pub(super) fn look_at_doors(&mut self, now: Nanos) -> bool {
-        self.knocked = now;
-        let has_let_in = self.let_in(now);
-        self.captures.look(now);
-        self.traces.look(now);
+    pub(super) fn poll_doors(&mut self, now: Nanos) -> bool {
+        self.doors_polled = now;
+        let has_admitted = self.admit_process(now);
+        self.captures.poll(now);
+        self.traces.poll(now);
         let (stack, processes, streams) = (&self.stack, &self.processes, &self.streams);
         let captured = self.captures.captured();
         let counts = (self.turned_away, streams.counts);
@@ -46,19 +46,19 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                 let seated = processes.get(usize::from(process))?.as_ref()?;
                 Some(seated.process.pid())
             };
-            stack.data.hold();
+            stack.data.suspend();
             let served_by = |flow| streams.served_by(flow);
             let refusals = refusals.report(now);
             let report =
                 crate::report::report(stack, captured, counts, refusals, pid_of, served_by);
-            stack.data.let_go();
+            stack.data.release();
             report
         });
-        has_let_in
+        has_admitted
     }
 
     /// Lets a process in, if one has a good offer.
-    fn let_in(&mut self, now: Nanos) -> bool {
+    fn admit_process(&mut self, now: Nanos) -> bool {
         match self.door.poll(now) {
             Ok(None) => false,
             Ok(Some(process)) => {
@@ -67,23 +67,23 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             }
             Err(error) => {
                 self.turned_away.at_the_door += 1;
-                self.note_at_the_door(now, &error);
+                self.record_door_error(now, &error);
                 false
             }
         }
     }
 
-    fn note_at_the_door(&mut self, now: Nanos, error: &DoorError) {
-        let (who, why) = match error {
+    fn record_door_error(&mut self, now: Nanos, error: &DoorError) {
+        let (peer, why) = match error {
             DoorError::Offer { pid, uid, error } => {
-                (Who { pid: *pid, uid: *uid }, error.to_string().into())
+                (Peer { pid: *pid, uid: *uid }, error.to_string().into())
             }
             DoorError::Accept(SocketError::Stranger { pid, uid }) => {
                 let why = Cow::from("its user may not use this agent: see --allow");
-                (Who { pid: *pid, uid: *uid }, why)
+                (Peer { pid: *pid, uid: *uid }, why)
             }
-            DoorError::Accept(error) => return self.refusals.say(now, format_args!("{error}")),
+            DoorError::Accept(error) => return self.refusals.log(now, format_args!("{error}")),
         };
-        self.refusals.note(now, who, What::new("is turned away", why));
+        self.refusals.add(now, peer, Refusal::new("is turned away", why));
     }
 }

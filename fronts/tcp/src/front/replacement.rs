@@ -12,12 +12,12 @@ use wave_links::socket::Connection;
 use wave_tcp::steering::Steering;
 use wave_wires::Wire;
 
-use super::{OnePath, Places, TcpFront, ends_by_signals};
+use super::{OnePath, Places, TcpFront, termination_flag};
 use crate::captures::Captures;
 use crate::door::{Door, DoorOptions};
 use crate::groups::{GroupWires, Groups, Sender};
 use crate::handover::{
-    About, HandoverError, Kept, Predecessor, Sockets, Successors, WireKind, commit,
+    AgentInfo, HandoverError, Kept, Predecessor, Sockets, Successors, WireKind, commit,
     from_machine_time, send, stay, to_machine_time, welcome,
 };
 use crate::inquiries::Inquiries;
@@ -49,8 +49,8 @@ impl<W: Wire> TcpFront<W, OnePath> {
         from: Predecessor,
         seat: Seat,
     ) -> Result<TcpFront<W, OnePath>, HandoverError> {
-        TcpFront::replace(from, seat, |about, places, _| {
-            let data = places.one_path(&wire, about.bounds);
+        TcpFront::replace(from, seat, |info, places, _| {
+            let data = places.one_path(&wire, info.bounds);
             Ok((wire, data))
         })
     }
@@ -67,8 +67,8 @@ impl<W: Wire + Send + 'static> TcpFront<Sender<W>, Groups<W>> {
         from: Predecessor,
         seat: Seat,
     ) -> Result<TcpFront<Sender<W>, Groups<W>>, HandoverError> {
-        TcpFront::replace(from, seat, |about, places, start| {
-            places.groups(wires, about.bounds, start)
+        TcpFront::replace(from, seat, |info, places, start| {
+            places.groups(wires, info.bounds, start)
         })
     }
 }
@@ -85,33 +85,33 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
     fn replace(
         from: Predecessor,
         seat: Seat,
-        make: impl FnOnce(&About, &Places, Instant) -> io::Result<(W, D)>,
+        make: impl FnOnce(&AgentInfo, &Places, Instant) -> io::Result<(W, D)>,
     ) -> Result<TcpFront<W, D>, HandoverError> {
-        let about = &from.about;
+        let info = &from.info;
         let sockets = from.sockets.try_clone()?;
         let options = DoorOptions {
-            allowed: about.allowed.clone(),
-            trusted: about.trusted.clone(),
-            payload_bytes_max: about.payload_bytes_max,
+            allowed: info.allowed.clone(),
+            trusted: info.trusted.clone(),
+            payload_bytes_max: info.payload_bytes_max,
         };
-        let start = from_machine_time(about.clock_ns);
-        let ends = ends_by_signals()?;
+        let start = from_machine_time(info.clock_ns);
+        let ends = termination_flag()?;
         // Sockets remove their files on drop. The files belong to the other agent until it leaves, so no error path may drop
         // them.
-        let successors = ManuallyDrop::new(Successors::adopt(sockets.successors, &about.door)?);
+        let successors = ManuallyDrop::new(Successors::adopt(sockets.successors, &info.door)?);
         let places = ManuallyDrop::new(Places {
             streams: Streams::to_restore()?,
-            door: Door::adopt(sockets.door, &about.door, options)?,
-            inquiries: Inquiries::adopt(sockets.inquiries, &about.door),
-            captures: Captures::adopt(sockets.captures, &about.door, &about.name),
-            traces: Traces::adopt(sockets.traces, &about.door),
+            door: Door::adopt(sockets.door, &info.door, options)?,
+            inquiries: Inquiries::adopt(sockets.inquiries, &info.door),
+            captures: Captures::adopt(sockets.captures, &info.door, &info.name),
+            traces: Traces::adopt(sockets.traces, &info.door),
         });
         // Everything slow is done while the other agent still serves.
-        let (wire, data) = make(about, &places, start)?;
-        let (places, address) = (ManuallyDrop::into_inner(places), (about.address, about.bounds));
+        let (wire, data) = make(info, &places, start)?;
+        let (places, address) = (ManuallyDrop::into_inner(places), (info.address, info.bounds));
         let front = TcpFront::assemble(wire, data, places, address, start, ends);
         let successors = ManuallyDrop::into_inner(successors);
-        let mut front = ManuallyDrop::new(front.replaceable(successors, about.wire, &about.name));
+        let mut front = ManuallyDrop::new(front.replaceable(successors, info.wire, &info.name));
         front.seat = seat;
         let (kept, fds) = from.receive()?;
         front.restore(kept, fds)?;
@@ -139,10 +139,10 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
     }
 
     /// Hands over to a new agent if one is ready. Returns whether that was tried.
-    pub(super) fn look_for_a_successor(&mut self, now: Nanos) -> bool {
+    pub(super) fn poll_successors(&mut self, now: Nanos) -> bool {
         let Some(mut replaceable) = self.replaceable.take() else { return false };
         let (wire, name) = (replaceable.wire, &replaceable.name);
-        let ready = replaceable.successors.look(now, |listener, connection| {
+        let ready = replaceable.successors.poll(now, |listener, connection| {
             let (steering, wires) = match self.stack.data.spread() {
                 Some((steering, wires)) => (Some(steering), wires),
                 None => (None, self.outlet.wire.as_fd().into_iter().collect()),
@@ -157,7 +157,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                 traces: self.traces.listener(),
                 successors: listener,
             };
-            welcome(connection, &self.about(wire, name, steering), &wires, &sockets)
+            welcome(connection, &self.describe(wire, name, steering), &wires, &sockets)
         });
         self.replaceable = Some(replaceable);
         let Some(connection) = ready else { return false };
@@ -166,20 +166,20 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             Err(error) => {
                 say!("wave tcp: another agent could not take over, so this one continues: {error}");
                 // Connections that are not frozen yet cannot be thawed.
-                let _ = self.settle(|front, _| front.stack.is_frozen());
+                let _ = self.drain(|front, _| front.stack.is_frozen());
                 let now = self.now();
                 self.stack.thaw(now);
-                self.stack.data.go_on();
+                self.stack.data.resume();
                 stay(connection);
             }
         }
         true
     }
 
-    fn about(&self, wire: WireKind, name: &str, steering: Option<Steering>) -> About {
+    fn describe(&self, wire: WireKind, name: &str, steering: Option<Steering>) -> AgentInfo {
         let options = self.door.options();
-        About {
-            version: About::VERSION,
+        AgentInfo {
+            version: AgentInfo::VERSION,
             wire,
             steering,
             name: name.to_owned(),
@@ -195,26 +195,26 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
 
     /// Hands everything over. After an error the connections are still this agent's, but may be frozen.
     fn hand_over(&mut self, to: &Connection) -> Result<(), HandoverError> {
-        self.let_takers_go_on(self.now());
+        self.release_takers(self.now());
         self.stack.data.pause();
-        self.settle(|front, now| front.stack.is_at_rest(now))?;
+        self.drain(|front, now| front.stack.is_at_rest(now))?;
         self.stack.freeze();
         // A timer may have ended a connection in between, so segments may be in progress again.
-        self.settle(|front, now| front.stack.is_at_rest(now) && front.stack.is_frozen())?;
+        self.drain(|front, now| front.stack.is_at_rest(now) && front.stack.is_frozen())?;
         self.present_mut().for_each(Process::publish);
-        let (kept, fds) = self.put_down();
+        let (kept, fds) = self.export_state();
         send(to, &kept, &fds)?;
         Ok(commit(to)?)
     }
 
     /// Works, without taking requests or frames in, until the condition holds and nothing is in progress.
-    fn settle(&mut self, is_so: impl Fn(&mut Self, Nanos) -> bool) -> Result<(), HandoverError> {
+    fn drain(&mut self, is_so: impl Fn(&mut Self, Nanos) -> bool) -> Result<(), HandoverError> {
         for _ in 0..SETTLING_POLLS_MAX {
             let now = self.now();
             self.send_held(now);
             let stack = &mut self.stack;
-            self.outlet.lose_held(&mut |ticket| stack.complete(now, ticket));
-            self.stack.data.lose_held(now);
+            self.outlet.discard_held(&mut |ticket| stack.complete(now, ticket));
+            self.stack.data.discard_held(now);
             self.stack.poll(now, STEPS_PER_POLL, &mut self.outputs);
             let is_quiet = self.outputs.is_empty();
             self.perform(now);
@@ -225,7 +225,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         Err(io::Error::other("this agent's work did not come to an end").into())
     }
 
-    fn put_down(&self) -> (Kept, Vec<BorrowedFd<'_>>) {
+    fn export_state(&self) -> (Kept, Vec<BorrowedFd<'_>>) {
         let mut fds = Vec::new();
         let mut processes = Vec::with_capacity(self.processes.len());
         for seated in &self.processes {

@@ -21,7 +21,7 @@ impl<W: Wire, D: Paths> ThreadFront for TcpFront<W, D> {
             return true;
         }
         if self.failure().is_none() && self.ends.load(Ordering::Relaxed) {
-            self.end(self.looked);
+            self.end(self.hang_ups_checked);
             return true;
         }
         self.failure().is_some()
@@ -60,9 +60,9 @@ impl<W: Wire, D: Paths> ThreadFront for TcpFront<W, D> {
         let is_set = |polled: &PollFd<'_>| !polled.revents().is_empty();
         let is_called = polled[doors.clone()].iter().any(is_set);
         // Each process has two descriptors: its bell, then its connection.
-        let may_have_lost = polled[doors.end..].iter().skip(1).step_by(2).any(is_set);
+        let may_have_exited = polled[doors.end..].iter().skip(1).step_by(2).any(is_set);
         drop(polled);
         self.is_called |= is_called;
-        self.may_have_lost |= may_have_lost;
+        self.may_have_exited |= may_have_exited;
     }
 }

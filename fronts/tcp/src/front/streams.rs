@@ -10,7 +10,7 @@ use wave_wires::{Frame, Wire};
 use super::TcpFront;
 use crate::outlet::Lenders;
 use crate::paths::Paths;
-use crate::refusals::{TAKES_NO_EVENTS, What};
+use crate::refusals::{Refusal, TAKES_NO_EVENTS};
 use crate::seats::Lent;
 use crate::streams::{Need, Owner, Streams, Turn};
 
@@ -30,7 +30,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         if let Some(renamed) = self.stack.rings_copied(now, carry.flow)
             && let Some((owner, socket)) = self.streams.renamed(carry.flow, renamed)
         {
-            self.tell_demoted(now, owner, socket);
+            self.notify_demoted(now, owner, socket);
         }
     }
 
@@ -59,7 +59,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         }
         let (ready, is_at_door) = self.streams.ready();
         let mut worked = !ready.is_empty();
-        if is_at_door || self.streams.next_look().is_some_and(|at| at <= now) {
+        if is_at_door || self.streams.next_poll().is_some_and(|at| at <= now) {
             worked |= self.serve_door(now, is_at_door);
         }
         for id in ready {
@@ -95,29 +95,29 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                     if !self.hold(id, flow) {
                         self.streams.forget(id);
                     }
-                    self.tell_demoted(now, owner, socket);
+                    self.notify_demoted(now, owner, socket);
                 }
                 Need::Take { from, request } => self.take(now, from, request),
-                Need::Look => {}
-                Need::Tell { process, cause } => self.say_demoted(now, process, cause),
+                Need::Poll => {}
+                Need::LogDemotion { process, cause } => self.log_demotion(now, process, cause),
             }
         }
         worked
     }
 
     /// Tells people of errors alone from now on.
-    pub fn be_quiet(&mut self) {
+    pub fn set_quiet(&mut self) {
         self.is_quiet = true;
     }
 
     /// Tells people that a process is slower, once for each cause.
-    fn say_demoted(&mut self, now: Nanos, process: u16, cause: Cause) {
+    fn log_demotion(&mut self, now: Nanos, process: u16, cause: Cause) {
         let seated = self.processes.get_mut(usize::from(process)).and_then(Option::as_mut);
         let Some(seated) = seated.filter(|_| !self.is_quiet) else { return };
-        if seated.says_first(cause) {
+        if seated.is_first_demotion(cause) {
             // Another process may have the number of one that has gone.
             let name = (!seated.is_gone).then(|| seated.process.program()).flatten();
-            self.refusals.say_demoted(now, seated.process.who(), name.as_deref(), cause);
+            self.refusals.log_demotion(now, seated.process.peer(), name.as_deref(), cause);
         }
     }
 
@@ -129,7 +129,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
     }
 
     /// Hands the requests that wait for a process to the stack: another agent takes over.
-    pub(super) fn let_takers_go_on(&mut self, now: Nanos) {
+    pub(super) fn release_takers(&mut self, now: Nanos) {
         let takers: Vec<(ContextId, Request)> = self.streams.drain_takers().collect();
         takers.into_iter().for_each(|(from, request)| self.take(now, from, request));
     }
@@ -142,12 +142,12 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
     }
 
     /// Tells a process that was asked to stop that it may go on.
-    pub(super) fn tell_demoted(&mut self, now: Nanos, owner: ContextId, socket: u32) {
+    pub(super) fn notify_demoted(&mut self, now: Nanos, owner: ContextId, socket: u32) {
         let at = usize::from(owner.process);
         if let Some(Some(seated)) = self.processes.get_mut(at)
             && !seated.send(&mut self.seats, owner.context, Event::Demoted { socket })
         {
-            self.turn_out(now, at, What::new("is turned out", TAKES_NO_EVENTS));
+            self.evict(now, at, Refusal::new("is turned out", TAKES_NO_EVENTS));
         }
     }
 

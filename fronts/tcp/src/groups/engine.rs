@@ -179,9 +179,9 @@ impl<W: Wire> Engine<W> {
     }
 
     /// Loses segments that wait for the wire.
-    pub(super) fn lose_held(&mut self, now: Nanos) {
+    pub(super) fn discard_held(&mut self, now: Nanos) {
         let data = &mut self.data;
-        self.outlet.lose_held(&mut |ticket| data.complete(now, ticket));
+        self.outlet.discard_held(&mut |ticket| data.complete(now, ticket));
     }
 
     fn perform(&mut self, now: Nanos, effect: Effect<Frame>) {

@@ -45,28 +45,28 @@ impl<W: Wire + Send + 'static> Paths for Groups<W> {
     }
 
     fn pause(&mut self) {
-        self.hold();
+        self.suspend();
         (self.runs, self.receives) = (false, false);
     }
 
-    fn go_on(&mut self) {
+    fn resume(&mut self) {
         self.receives = true;
         self.runs = self.groups.iter().all(|group| group.thread.is_some());
-        self.let_go();
+        self.release();
     }
 
-    fn lose_held(&mut self, now: Nanos) {
-        self.groups.iter().for_each(|group| group.shared.take().lose_held(now));
+    fn discard_held(&mut self, now: Nanos) {
+        self.groups.iter().for_each(|group| group.shared.take().discard_held(now));
     }
 
-    fn hold(&self) {
+    fn suspend(&self) {
         for group in &self.groups {
             let _engine = group.shared.take();
             group.shared.is_paused.store(true, Ordering::Relaxed);
         }
     }
 
-    fn let_go(&self) {
+    fn release(&self) {
         for group in &self.groups {
             group.shared.is_paused.store(!self.receives, Ordering::Relaxed);
             group.shared.bell.ring();

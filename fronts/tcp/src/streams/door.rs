@@ -22,7 +22,7 @@ const CALLERS_MAX: usize = WAITING_MAX / 2;
 const ACCEPTS_PER_TURN: usize = 16;
 
 /// Time without further accept(2) after the system had no descriptor for a socket.
-const DEAF_FOR: Nanos = Nanos::from_millis(100);
+const PAUSE: Nanos = Nanos::from_millis(100);
 
 /// The listening socket, and those that it has accepted.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(super) struct StreamDoor {
     /// The listener's events are waited for.
     is_armed: bool,
     /// No socket is accepted until then.
-    deaf_until: Option<Nanos>,
+    paused_until: Option<Nanos>,
     /// Accepted, and not known yet.
     arrived: Vec<Arrival>,
     pub(super) callers: Vec<Caller>,
@@ -52,7 +52,7 @@ pub(super) struct Caller {
     pub(super) wants: Greeting,
     pub(super) since: Nanos,
     pub(super) stage: Stage,
-    said: Vec<u8>,
+    received: Vec<u8>,
 }
 
 /// How far a caller is.
@@ -82,7 +82,7 @@ impl StreamDoor {
     /// A door with this listening socket, perhaps another agent's, for whose events the agent waits.
     pub(super) fn over(listener: Option<TcpListener>) -> StreamDoor {
         let (arrived, callers) = (Vec::new(), Vec::new());
-        StreamDoor { listener, is_armed: true, deaf_until: None, arrived, callers }
+        StreamDoor { listener, is_armed: true, paused_until: None, arrived, callers }
     }
 
     /// The port; 0 is none.
@@ -96,18 +96,18 @@ impl StreamDoor {
     }
 
     pub(super) fn is_quiet(&self) -> bool {
-        self.arrived.is_empty() && self.callers.is_empty() && self.deaf_until.is_none()
+        self.arrived.is_empty() && self.callers.is_empty() && self.paused_until.is_none()
     }
 
     /// Accepts sockets, adds them to `set`, and hears what they say, if one of the door's sockets `is_ready`. Drops those that say nothing.
-    pub(super) fn look(&mut self, now: Nanos, set: &OwnedFd, is_ready: bool) {
-        let hears_again = self.deaf_until.is_some_and(|until| now >= until);
-        if hears_again {
-            self.deaf_until = None;
+    pub(super) fn poll(&mut self, now: Nanos, set: &OwnedFd, is_ready: bool) {
+        let accepts_again = self.paused_until.is_some_and(|until| now >= until);
+        if accepts_again {
+            self.paused_until = None;
         }
-        if is_ready || hears_again {
+        if is_ready || accepts_again {
             self.accept(now, set);
-            self.hear(now);
+            self.read_greetings(now);
         }
         self.arrived.retain(|arrival| now.since(arrival.since) < PATIENCE);
     }
@@ -116,7 +116,7 @@ impl StreamDoor {
     pub(super) fn arm(&mut self, set: &OwnedFd) {
         let Some(listener) = &self.listener else { return };
         let has_room = self.arrived.len() + self.callers.len() < WAITING_MAX;
-        let has_room = has_room && self.deaf_until.is_none();
+        let has_room = has_room && self.paused_until.is_none();
         let events = if has_room { EventFlags::IN } else { EventFlags::empty() };
         if has_room != self.is_armed
             && epoll::modify(set, listener, EventData::new_u64(DOOR), events).is_ok()
@@ -127,7 +127,7 @@ impl StreamDoor {
 
     fn accept(&mut self, now: Nanos, set: &OwnedFd) {
         for _ in 0..ACCEPTS_PER_TURN {
-            if self.deaf_until.is_some() {
+            if self.paused_until.is_some() {
                 break;
             }
             if self.arrived.len() + self.callers.len() >= WAITING_MAX {
@@ -143,7 +143,7 @@ impl StreamDoor {
                         ErrorKind::ConnectionAborted,
                     ];
                     let is_ours = !passes.contains(&error.kind());
-                    self.deaf_until = is_ours.then(|| now + DEAF_FOR);
+                    self.paused_until = is_ours.then(|| now + PAUSE);
                     break;
                 }
             };
@@ -157,15 +157,15 @@ impl StreamDoor {
         }
     }
 
-    fn hear(&mut self, now: Nanos) {
+    fn read_greetings(&mut self, now: Nanos) {
         let mut arrived = std::mem::take(&mut self.arrived);
-        arrived.retain_mut(|arrival| match hello(&arrival.stream) {
+        arrived.retain_mut(|arrival| match read_greeting(&arrival.stream) {
             Ok(Some(wants)) => {
                 if self.callers.len() < CALLERS_MAX
                     && let Ok(stream) = arrival.stream.try_clone()
                 {
-                    let (stage, said) = (Stage::Waits, Vec::new());
-                    self.callers.push(Caller { stream, wants, since: now, stage, said });
+                    let (stage, received) = (Stage::Waits, Vec::new());
+                    self.callers.push(Caller { stream, wants, since: now, stage, received });
                 }
                 false
             }
@@ -173,7 +173,7 @@ impl StreamDoor {
             Err(_) => false,
         });
         self.arrived = arrived;
-        self.callers.retain_mut(|caller| caller.hear().is_ok());
+        self.callers.retain_mut(|caller| caller.read().is_ok());
     }
 
     /// The accepted socket whose other end has this port.
@@ -190,20 +190,20 @@ impl Caller {
     }
 
     /// Answers.
-    pub(super) fn say(&self, answer: Answer) {
+    pub(super) fn answer(&self, answer: Answer) {
         // A caller that is gone is noticed at the next look.
         let _ = (&self.stream).write(&[answer.to_byte()]);
     }
 
-    fn hear(&mut self) -> io::Result<()> {
+    fn read(&mut self) -> io::Result<()> {
         let mut bytes = [0; 2];
         match self.stream.read(&mut bytes) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-            Ok(count) => self.said.extend_from_slice(&bytes[..count]),
+            Ok(count) => self.received.extend_from_slice(&bytes[..count]),
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
             Err(error) => return Err(error),
         }
-        match (self.stage, self.said.as_slice()) {
+        match (self.stage, self.received.as_slice()) {
             (Stage::Leads, [low, high]) => {
                 self.stage = Stage::Connected(u16::from_le_bytes([*low, *high]));
                 Ok(())
@@ -215,7 +215,7 @@ impl Caller {
 }
 
 /// A whole greeting. A stream that begins otherwise is a placeholder's, whose bytes stay.
-fn hello(stream: &TcpStream) -> io::Result<Option<Greeting>> {
+fn read_greeting(stream: &TcpStream) -> io::Result<Option<Greeting>> {
     let mut bytes = [0; Greeting::BYTES];
     let (_, count) = match recv(stream, &mut bytes, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
         Ok(received) => received,

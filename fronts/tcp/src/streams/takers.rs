@@ -46,7 +46,7 @@ impl Streams {
     }
 
     /// Has the processes stopped for which requests wait. Returns the requests that need not wait any more.
-    pub(super) fn look_at_takers(&mut self) -> Vec<Need> {
+    pub(super) fn poll_takers(&mut self) -> Vec<Need> {
         let mut needs = Vec::new();
         for taker in std::mem::take(&mut self.takers) {
             let Taker { id, from, request } = taker;

@@ -18,7 +18,7 @@ const NOW: Nanos = Nanos::from_millis(5_000);
 const SECRET: u128 = 7 << 90 | 1;
 const OWNER: ContextId = ContextId { process: 3, context: 0 };
 /// Looks after which a test gives up.
-const LOOKS_MAX: usize = 10_000;
+const POLLS_MAX: usize = 10_000;
 
 fn flow(number: u32) -> FlowId {
     FlowId::from_word(u64::from(number) << 32 | 1)
@@ -68,7 +68,7 @@ fn door(streams: &Streams) -> SocketAddr {
 }
 
 /// A turn of the front, at whose beginning the owner is outside.
-fn look(streams: &mut Streams, now: Nanos, turn: u64) {
+fn poll_streams(streams: &mut Streams, now: Nanos, turn: u64) {
     let (_, is_ready) = streams.ready();
     for need in streams.serve_door(now, turn, is_ready, |_| Owner::Outside(turn), |_| false) {
         if let Need::Hold { id, socket, .. } = need {
@@ -80,12 +80,12 @@ fn look(streams: &mut Streams, now: Nanos, turn: u64) {
 /// The next answer at the door.
 fn answer(streams: &mut Streams, mut call: &TcpStream) -> Option<Answer> {
     let mut byte = [0];
-    for turn in 0..LOOKS_MAX as u64 {
+    for turn in 0..POLLS_MAX as u64 {
         match call.read(&mut byte) {
             Ok(count) => return (count == 1).then(|| Answer::from_byte(byte[0]).unwrap()),
             Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
         }
-        look(streams, NOW, turn);
+        poll_streams(streams, NOW, turn);
     }
     panic!("no answer");
 }
@@ -118,23 +118,23 @@ fn replaced(streams: &Streams) -> Streams {
 }
 
 /// Looks as long as the door's sockets keep the agent awake. Returns the number of looks.
-fn looks(streams: &mut Streams, now: Nanos) -> usize {
+fn polls_until_idle(streams: &mut Streams, now: Nanos) -> usize {
     let is_awake = |streams: &Streams| {
         let polled = &mut [PollFd::from_borrowed_fd(streams.fd(), PollFlags::IN)];
         poll(polled, Some(&AT_ONCE)).unwrap() > 0
     };
-    let looked = (0..LOOKS_MAX).take_while(|turn| {
+    let polls = (0..POLLS_MAX).take_while(|turn| {
         let is_awake = is_awake(streams);
-        look(streams, now, *turn as u64);
+        poll_streams(streams, now, *turn as u64);
         is_awake
     });
-    looked.count()
+    polls.count()
 }
 
 /// What the front must do at first for a process that asks for a connection of a process inside a call.
 fn asks_to_stop(streams: &mut Streams) {
     let call = ask(streams, 1);
-    let asks = (0..LOOKS_MAX as u64).any(|turn| {
+    let asks = (0..POLLS_MAX as u64).any(|turn| {
         let (_, is_ready) = streams.ready();
         let needs = streams.serve_door(NOW, turn, is_ready, |_| Owner::Inside, |_| false);
         needs.iter().any(|need| matches!(need, Need::Stop(process) if *process == OWNER.process))
@@ -199,10 +199,10 @@ fn connection_is_taken_over_once_its_process_is_outside_and_its_requests_are_tak
     let [stop] = &turns(&mut streams, &[Owner::Inside; 5], false)[..] else { panic!() };
     assert!(matches!(stop, Need::Stop(process) if *process == OWNER.process));
     // It may have read before the turn in which it was seen outside.
-    let [look] = &turns(&mut streams, &[Owner::Outside(0), Owner::Outside(1)], false)[..] else {
+    let [need] = &turns(&mut streams, &[Owner::Outside(0), Owner::Outside(1)], false)[..] else {
         panic!()
     };
-    assert!(matches!(look, Need::Look));
+    assert!(matches!(need, Need::Poll));
     let [take] = &turns(&mut streams, &[Owner::Outside(2)], false)[..] else { panic!() };
     assert!(
         matches!(take, Need::Take { from, request: taken } if *from == child && *taken == request)
@@ -211,7 +211,7 @@ fn connection_is_taken_over_once_its_process_is_outside_and_its_requests_are_tak
     assert!(turns(&mut streams, &[Owner::Outside(3); 5], true).is_empty());
     let waits = streams.renamed(flow(1), (flow(2), child, 7));
     assert_eq!(waits, Some((OWNER, 1)));
-    assert!(streams.next_look().is_none());
+    assert!(streams.next_poll().is_none());
     // The child has it, and needs to wait for nobody.
     assert!(!streams.await_stop(flow(2), child, request));
 }
@@ -241,15 +241,15 @@ fn sockets_that_a_full_door_does_not_take_do_not_keep_the_agent_awake() {
     // Fewer at a time than the backlog has room for.
     for _ in 0..5 {
         silent.extend((0..64).map(|_| TcpStream::connect(door(&streams)).unwrap()));
-        assert!(looks(&mut streams, NOW) < LOOKS_MAX);
+        assert!(polls_until_idle(&mut streams, NOW) < POLLS_MAX);
     }
-    assert_eq!(looks(&mut streams, NOW), 0);
+    assert_eq!(polls_until_idle(&mut streams, NOW), 0);
     // Those at the door leave, and the others take their places: only the second look finds the listener armed.
     let later = NOW + Nanos::from_millis(2_000);
-    look(&mut streams, later, 0);
-    assert!((1..LOOKS_MAX).contains(&looks(&mut streams, later)));
+    poll_streams(&mut streams, later, 0);
+    assert!((1..POLLS_MAX).contains(&polls_until_idle(&mut streams, later)));
     // They leave as well, and the door is free for a process that asks.
-    look(&mut streams, later + Nanos::from_millis(2_000), 0);
+    poll_streams(&mut streams, later + Nanos::from_millis(2_000), 0);
     let _own = demote(&mut streams, 1);
 }
 
@@ -268,11 +268,11 @@ fn door_without_descriptors_does_not_keep_the_agent_awake() {
     let caller = ask(&streams, 1);
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..limit }).unwrap();
-    assert!(looks(&mut streams, NOW) < 10);
-    assert!(streams.next_look().is_some(), "it must look again");
+    assert!(polls_until_idle(&mut streams, NOW) < 10);
+    assert!(streams.next_poll().is_some(), "it must look again");
     setrlimit(Resource::Nofile, limit).unwrap();
-    assert_eq!(looks(&mut streams, NOW), 0);
-    look(&mut streams, NOW + Nanos::from_millis(100), 0);
+    assert_eq!(polls_until_idle(&mut streams, NOW), 0);
+    poll_streams(&mut streams, NOW + Nanos::from_millis(100), 0);
     assert!(answer(&mut streams, &caller).is_some());
 }
 
@@ -282,7 +282,7 @@ fn processes_that_fill_the_door_leave_room_for_their_placeholders() {
     let (own, mut waiting) = (share(&mut streams, 1), Vec::new());
     for _ in 0..6 {
         waiting.extend((0..50).map(|_| ask(&streams, 1)));
-        assert!(looks(&mut streams, NOW) < LOOKS_MAX);
+        assert!(polls_until_idle(&mut streams, NOW) < POLLS_MAX);
     }
     assert_eq!(answer(&mut streams, &waiting[0]), Some(Answer::Go(Shut::default())));
     lead(&mut streams, &own, &waiting[0]);

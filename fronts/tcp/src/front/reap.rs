@@ -12,7 +12,7 @@ use wave_wires::Wire;
 
 use super::{REQUESTS_PER_TURN, TcpFront};
 use crate::paths::{Paths, STEPS_PER_POLL};
-use crate::refusals::What;
+use crate::refusals::Refusal;
 
 /// Time for the wire to make room, when the front ends.
 const ROOM: Duration = Duration::from_micros(100);
@@ -20,16 +20,16 @@ const ROOM: Duration = Duration::from_micros(100);
 const ENDING_POLLS_MAX: usize = 1024;
 
 impl<W: Wire, D: Paths> TcpFront<W, D> {
-    pub(super) fn turn_out(&mut self, now: Nanos, at: usize, what: What) {
+    pub(super) fn evict(&mut self, now: Nanos, at: usize, refusal: Refusal) {
         if let Some(seated) = self.processes[at].as_ref().filter(|seated| !seated.is_gone) {
             self.turned_away.turned_out += 1;
-            self.refusals.note(now, seated.process.who(), what);
-            self.lose(at);
+            self.refusals.add(now, seated.process.peer(), refusal);
+            self.reap(at);
         }
     }
 
     /// Handles a process that has gone, or must go.
-    pub(super) fn lose(&mut self, at: usize) {
+    pub(super) fn reap(&mut self, at: usize) {
         if let Some(seated) = self.processes[at].as_mut().filter(|seated| !seated.is_gone) {
             let reads = seated.process.last_reads();
             seated.go(&mut self.seats);
@@ -38,8 +38,8 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         }
     }
 
-    pub(super) fn look_for_the_gone(&mut self, now: Nanos) {
-        self.looked = now;
+    pub(super) fn detect_hang_ups(&mut self, now: Nanos) {
+        self.hang_ups_checked = now;
         for seated in self.processes.iter_mut().flatten() {
             seated.has_hung_up |= !seated.is_gone && seated.process.has_hung_up();
         }
@@ -49,33 +49,33 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
 
     /// Looks whether the processes in doubt are still there. If one is not, takes the requests, with which its end is handled, up to a full
     /// queue of them. Returns whether there were any.
-    pub(super) fn look_for_the_doubted(&mut self, now: Nanos) -> bool {
+    pub(super) fn reap_suspects(&mut self, now: Nanos) -> bool {
         self.syn_ports.sort_unstable();
         self.syn_ports.dedup();
         for port in self.syn_ports.drain(..) {
-            self.doubted.extend(self.stack.listening_at(port));
+            self.suspects.extend(self.stack.listening_at(port));
         }
-        self.doubted.sort_unstable();
-        self.doubted.dedup();
-        for at in &self.doubted {
+        self.suspects.sort_unstable();
+        self.suspects.dedup();
+        for at in &self.suspects {
             if let Some(Some(seated)) = self.processes.get_mut(usize::from(*at)) {
                 seated.has_hung_up |= !seated.is_gone && seated.process.has_hung_up();
             }
         }
         // Requests may bring others into doubt.
-        let count = self.doubted.len();
+        let count = self.suspects.len();
         let mut worked = false;
         for _ in 0..=QUEUE_ENTRIES as usize / REQUESTS_PER_TURN {
             let is_going = |at: &u16| {
                 let seated = self.processes.get(usize::from(*at)).and_then(Option::as_ref);
                 seated.is_some_and(|seated| seated.has_hung_up && !seated.is_gone)
             };
-            if !self.doubted[..count].iter().any(is_going) || !self.take_requests(now) {
+            if !self.suspects[..count].iter().any(is_going) || !self.take_requests(now) {
                 break;
             }
             worked = true;
         }
-        self.doubted.drain(..count);
+        self.suspects.drain(..count);
         worked
     }
 
@@ -100,7 +100,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
 }
 
 /// A flag that SIGINT and SIGTERM set. The signal wakes a waiting thread, or the thread checks the flag again by itself.
-pub(super) fn ends_by_signals() -> io::Result<Arc<AtomicBool>> {
+pub(super) fn termination_flag() -> io::Result<Arc<AtomicBool>> {
     let ends = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&ends))?;

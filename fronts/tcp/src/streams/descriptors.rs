@@ -15,21 +15,21 @@ use rustix::net::{SocketType, getpeername, ipproto};
 
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// Sockets that are looked at together.
-const LOOK_AT: usize = 1024;
+const EVENTS_AT_ONCE: usize = 1024;
 
 #[derive(Debug)]
-pub(super) struct Copies {
+pub(super) struct DescriptorWatch {
     set: OwnedFd,
 }
 
-impl Copies {
-    pub(super) fn new() -> io::Result<Copies> {
-        Ok(Copies { set: epoll::create(CreateFlags::CLOEXEC)? })
+impl DescriptorWatch {
+    pub(super) fn new() -> io::Result<DescriptorWatch> {
+        Ok(DescriptorWatch { set: epoll::create(CreateFlags::CLOEXEC)? })
     }
 
     /// Goes on with another agent's.
-    pub(super) fn over(set: OwnedFd) -> Copies {
-        Copies { set }
+    pub(super) fn over(set: OwnedFd) -> DescriptorWatch {
+        DescriptorWatch { set }
     }
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -50,16 +50,16 @@ impl Copies {
     }
 
     /// The numbers of all sockets of which a process has a descriptor, of which none is connected.
-    pub(super) fn left(&self, count: usize) -> HashSet<u64> {
+    pub(super) fn still_open(&self, count: usize) -> HashSet<u64> {
         let mut left = HashSet::with_capacity(count);
         let mut events =
-            vec![Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; LOOK_AT];
+            vec![Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS_AT_ONCE];
         loop {
             let found = epoll::wait(&self.set, &mut events[..], Some(&AT_ONCE)).unwrap_or(0);
             let before = left.len();
             left.extend(events[..found].iter().map(|event| event.data.u64()));
             // Ready sockets are reported in turn.
-            if found < LOOK_AT || left.len() == before {
+            if found < EVENTS_AT_ONCE || left.len() == before {
                 return left;
             }
         }
