@@ -64,8 +64,8 @@ pub struct Context<Q> {
     wants_slots: bool,
     /// When to offer a slot again, after the agent had room for none of a listener.
     retry_at: Option<Instant>,
-    /// Events were processed since the last [`Context::take_news`]. Any call processes the events of all sockets.
-    has_news: bool,
+    /// Events were processed since the last [`Context::take_had_events`]. Any call processes the events of all sockets.
+    had_events: bool,
     /// Some connections are shared with other processes. `demotions` counts those that the agent has made streams of the kernel's.
     shares: bool,
     demotions: u64,
@@ -124,7 +124,7 @@ impl<Q: Queues> Context<Q> {
             writes: 0,
             wants_slots: false,
             retry_at: None,
-            has_news: false,
+            had_events: false,
             shares: false,
             demotions: 0,
             door: None,
@@ -140,7 +140,7 @@ impl<Q: Queues> Context<Q> {
 
     /// Handles the agent's death: processes its last events, then fails every socket.
     pub fn handle_death(&mut self) {
-        while self.look() {}
+        while self.process_events() {}
         self.die();
     }
 
@@ -207,7 +207,7 @@ impl<Q: Queues> Context<Q> {
     }
 
     /// Processes the agent's events. Returns whether there were any.
-    pub fn look(&mut self) -> bool {
+    pub fn process_events(&mut self) -> bool {
         let mut taken = 0;
         while !self.is_dead && taken < EVENTS_PER_LOOK {
             let took = match self.line.pop() {
@@ -220,7 +220,7 @@ impl<Q: Queues> Context<Q> {
                 self.die();
             }
         }
-        self.has_news |= taken > 0;
+        self.had_events |= taken > 0;
         if std::mem::take(&mut self.has_urgent) {
             self.flush();
         }
@@ -228,8 +228,8 @@ impl<Q: Queues> Context<Q> {
     }
 
     /// Whether any event was processed since the last call.
-    pub fn take_news(&mut self) -> bool {
-        std::mem::take(&mut self.has_news)
+    pub fn take_had_events(&mut self) -> bool {
+        std::mem::take(&mut self.had_events)
     }
 
     fn take(&mut self, event: &Event) -> Result<(), Fault> {
@@ -310,12 +310,12 @@ impl<Q: Queues> Context<Q> {
                 Ok(())
             }
             Event::Taken { socket } => {
-                self.change_hands(socket, Phase::Taken);
+                self.on_taken_away(socket, Phase::Taken);
                 Ok(())
             }
             Event::Demoted { socket } => {
                 self.demotions += 1;
-                self.change_hands(socket, Phase::Demoted);
+                self.on_taken_away(socket, Phase::Demoted);
                 Ok(())
             }
         }
@@ -470,7 +470,7 @@ impl<Q: Queues> Context<Q> {
         let mss = u64::from(socket.mss);
         let sending = &mut socket.sending;
         sending.tail = tail;
-        if sending.advance(bytes) || sending.untold() >= mss {
+        if sending.advance(bytes) || sending.unreported() >= mss {
             self.mark(name);
             self.flush();
         } else if socket.is_shared {
@@ -494,7 +494,7 @@ impl<Q: Queues> Context<Q> {
         let (is_much, is_shared) = (receiving.advance(bytes), socket.is_shared);
         let read = receiving.read;
         let before = self.line.note_read(name, read);
-        if before != name && self.peek(before).is_some_and(|one| one.receiving.is_untold()) {
+        if before != name && self.peek(before).is_some_and(|one| one.receiving.has_unreported()) {
             self.mark(before);
         }
         if is_much {
@@ -566,7 +566,7 @@ impl<Q: Queues> Context<Q> {
                     if !self.line.push(&Request::Update(update))? {
                         return Ok(());
                     }
-                    if !self.socket(name).told(&update) {
+                    if !self.socket(name).record_update(&update) {
                         continue;
                     }
                 }

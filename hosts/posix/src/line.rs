@@ -110,7 +110,7 @@ pub struct Line {
     agent_bell: SocketBell,
     populator: Populator,
     /// Time of the last check whether the agent has gone, by [`coarse_time`].
-    looked: Duration,
+    checked_at: Duration,
 }
 
 /// Sleep between two attempts while the agent is busy with other processes.
@@ -192,7 +192,7 @@ impl Line {
         drop((bell_of_agent, agents_end));
         let requests = Sender::new(&layout.messages[0], Side::Host);
         let events = Receiver::new(&layout.decisions[0], Side::Host);
-        let (looked, populator) = (coarse_time(), payload.populator());
+        let (checked_at, populator) = (coarse_time(), payload.populator());
         let line = Line {
             connection,
             layout,
@@ -202,7 +202,7 @@ impl Line {
             bell,
             agent_bell,
             populator,
-            looked,
+            checked_at,
         };
         line.await_announcement(patience)?;
         Ok(line)
@@ -300,12 +300,12 @@ impl Line {
     }
 
     /// As [`Line::hung_up`], but asks the system only if the last check is `interval` or more ago.
-    pub fn has_gone_by(&mut self, interval: Duration) -> bool {
+    pub fn check_hung_up(&mut self, interval: Duration) -> bool {
         let now = coarse_time();
-        if now.saturating_sub(self.looked) < interval {
+        if now.saturating_sub(self.checked_at) < interval {
             return false;
         }
-        self.looked = now;
+        self.checked_at = now;
         self.hung_up()
     }
 

@@ -146,11 +146,11 @@ pub struct Receiving {
     /// Position up to which the program has read.
     pub read: u64,
     /// Value of `read` last told to the agent. At most `read`.
-    told: u64,
+    reported: u64,
     /// Bytes of the ring that are populated, from its start.
     pub filled: u32,
     /// Value of `filled` last told to the agent.
-    told_filled: u32,
+    reported_filled: u32,
     /// The stream ends at `received`.
     is_finished: bool,
     /// The program reads no more (SHUT_RD).
@@ -165,12 +165,12 @@ pub struct Sending {
     /// Position up to which the program has written.
     pub written: u64,
     /// Value of `written` last told to the agent. At most `written`.
-    told: u64,
+    reported: u64,
     /// Bytes of the ring that are populated, from its start.
     pub filled: u32,
     /// Value of `filled` last told to the agent.
-    told_filled: u32,
-    /// Position up to which the peer has acknowledged: that part of the ring is free. At most `told`.
+    reported_filled: u32,
+    /// Position up to which the peer has acknowledged: that part of the ring is free. At most `reported`.
     acknowledged: u64,
     /// The stream ends at `written`.
     pub is_finished: bool,
@@ -202,18 +202,18 @@ impl Socket {
                 ring: receive,
                 received: 0,
                 read: 0,
-                told: 0,
+                reported: 0,
                 filled: 0,
-                told_filled: 0,
+                reported_filled: 0,
                 is_finished: false,
                 is_shut: false,
             },
             sending: Sending {
                 ring: send,
                 written: 0,
-                told: 0,
+                reported: 0,
                 filled: 0,
-                told_filled: 0,
+                reported_filled: 0,
                 acknowledged: 0,
                 is_finished: false,
                 is_eager: false,
@@ -243,11 +243,11 @@ impl Socket {
     /// Continues from another process's state. Both rings have `filled` bytes of memory, of which the agent knows.
     pub(crate) fn resume(&mut self, from: &Checkpoint, filled: u32) {
         let (receiving, sending) = (&mut self.receiving, &mut self.sending);
-        (receiving.filled, receiving.told_filled) = (filled, filled);
-        (receiving.received, receiving.read, receiving.told) =
+        (receiving.filled, receiving.reported_filled) = (filled, filled);
+        (receiving.received, receiving.read, receiving.reported) =
             (from.received, from.read, from.read);
-        (sending.filled, sending.told_filled) = (filled, filled);
-        (sending.written, sending.told) = (from.written, from.written);
+        (sending.filled, sending.reported_filled) = (filled, filled);
+        (sending.written, sending.reported) = (from.written, from.written);
         sending.acknowledged = from.acknowledged;
         sending.is_eager = from.is_eager;
     }
@@ -260,12 +260,12 @@ impl Socket {
         }
     }
 
-    /// The next move to report to the agent. `None` if there is no flow. Memory is reported in steps: see [`Socket::told`].
+    /// The next move to report to the agent. `None` if there is no flow. Memory is reported in steps: see [`Socket::record_update`].
     pub fn update(&self) -> Option<Update> {
         let (receiving, sending) = (&self.receiving, &self.sending);
         let filled = Filled {
-            receive: receiving.filled.min(receiving.told_filled + FILL_MAX),
-            send: sending.filled.min(sending.told_filled + FILL_MAX),
+            receive: receiving.filled.min(receiving.reported_filled + FILL_MAX),
+            send: sending.filled.min(sending.reported_filled + FILL_MAX),
         };
         let written = match filled.send < sending.filled {
             true => sending.written.min(filled.send.into()),
@@ -283,18 +283,19 @@ impl Socket {
     }
 
     /// Records that a move was reported to the agent. Returns whether it included all memory.
-    pub fn told(&mut self, update: &Update) -> bool {
+    pub fn record_update(&mut self, update: &Update) -> bool {
         let (receiving, sending) = (&mut self.receiving, &mut self.sending);
-        receiving.told = update.read;
-        sending.told = update.written;
-        (receiving.told_filled, sending.told_filled) = (update.filled.receive, update.filled.send);
-        (receiving.told_filled, sending.told_filled) == (receiving.filled, sending.filled)
+        receiving.reported = update.read;
+        sending.reported = update.written;
+        (receiving.reported_filled, sending.reported_filled) =
+            (update.filled.receive, update.filled.send);
+        (receiving.reported_filled, sending.reported_filled) == (receiving.filled, sending.filled)
     }
 
     /// Records that the connection was requested, with `filled` populated bytes in the receive ring.
     pub fn begun(&mut self, filled: u32) {
         self.receiving.filled = filled;
-        self.receiving.told_filled = filled;
+        self.receiving.reported_filled = filled;
     }
 
     /// Processes a progress event from the agent. Positions that are already known are ignored.
@@ -306,8 +307,8 @@ impl Socket {
         let Progress { received, acknowledged, is_finished, .. } = *progress;
         let (receiving, sending) = (&mut self.receiving, &mut self.sending);
         let is_beyond = received > receiving.received && receiving.is_finished;
-        let limit = Ring::limit(receiving.ring.bytes, receiving.read, receiving.told_filled);
-        if received > limit || is_beyond || acknowledged > sending.told {
+        let limit = Ring::limit(receiving.ring.bytes, receiving.read, receiving.reported_filled);
+        if received > limit || is_beyond || acknowledged > sending.reported {
             return Err(Fault);
         }
         receiving.received = receiving.received.max(received);
@@ -333,7 +334,7 @@ impl Receiving {
 
     /// Bytes that the peer may still send, as far as the agent knows.
     pub fn window(&self) -> u64 {
-        (self.told + u64::from(self.ring.bytes)).saturating_sub(self.received)
+        (self.reported + u64::from(self.ring.bytes)).saturating_sub(self.received)
     }
 
     /// Whether the peer's stream ends at `received`.
@@ -347,8 +348,8 @@ impl Receiving {
     }
 
     /// Whether the program has read bytes of which the agent does not know.
-    pub fn is_untold(&self) -> bool {
-        self.told < self.read
+    pub fn has_unreported(&self) -> bool {
+        self.reported < self.read
     }
 
     /// Called after bytes were read. Returns whether the agent should be told now: a quarter of the ring has become free without its
@@ -357,7 +358,7 @@ impl Receiving {
         self.read += bytes;
         let quarter = u64::from(self.ring.bytes / 4);
         let enough = if self.window() < quarter { quarter / 4 } else { quarter };
-        !self.is_finished && self.read - self.told >= enough
+        !self.is_finished && self.read - self.reported >= enough
     }
 }
 
@@ -378,12 +379,12 @@ impl Sending {
     /// Called after bytes were written. Returns whether the agent should be told now: it does not know of a quarter of the ring.
     pub fn advance(&mut self, bytes: u64) -> bool {
         self.written += bytes;
-        self.written - self.told >= u64::from(self.ring.bytes / 4)
+        self.written - self.reported >= u64::from(self.ring.bytes / 4)
     }
 
     /// Written bytes of which the agent does not know.
-    pub fn untold(&self) -> u64 {
-        self.written - self.told
+    pub fn unreported(&self) -> u64 {
+        self.written - self.reported
     }
 
     /// Written bytes that the peer has not acknowledged.
@@ -417,7 +418,7 @@ mod tests {
         assert_eq!(socket.progress(&progress(0, 1, false)), Err(Fault));
         let update = socket.update().unwrap();
         assert_eq!(update.written, 100);
-        socket.told(&update);
+        socket.record_update(&update);
         socket.progress(&progress(4096, 100, false)).unwrap();
         socket.progress(&progress(10, 10, false)).unwrap();
         assert_eq!((socket.receiving.available(), socket.sending.room()), (4096, 4096));
@@ -455,17 +456,17 @@ mod tests {
         socket.sending.written = 1 << 20;
         socket.sending.is_finished = true;
         assert_eq!(socket.sending.wanted(1), None);
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         loop {
             let update = socket.update().unwrap();
-            told.push((update.written >> 10, update.filled.receive >> 10, update.is_finished));
+            reported.push((update.written >> 10, update.filled.receive >> 10, update.is_finished));
             assert!(update.written <= u64::from(update.filled.send));
-            if socket.told(&update) {
+            if socket.record_update(&update) {
                 break;
             }
         }
         assert_eq!(
-            told,
+            reported,
             [(256, 272, false), (512, 528, false), (768, 784, false), (1024, 1024, true)]
         );
     }
@@ -477,12 +478,12 @@ mod tests {
         assert!(!socket.receiving.advance(1023));
         assert!(socket.receiving.advance(1));
         let update = socket.update().unwrap();
-        socket.told(&update);
+        socket.record_update(&update);
         assert!(!socket.receiving.advance(400));
         socket.progress(&progress(5000, 0, false)).unwrap();
         assert!(socket.receiving.advance(1));
         let update = socket.update().unwrap();
-        socket.told(&update);
+        socket.record_update(&update);
         assert!(!socket.receiving.advance(255));
         assert!(socket.receiving.advance(1));
     }

@@ -142,7 +142,7 @@ impl Toe {
     /// `ENOBUFS` if there is no payload memory for its rings, `ECONNRESET` if the agent has gone.
     pub fn begin_connect(&self, remote: SocketAddr) -> io::Result<Stream> {
         let mut context = self.inner.context.borrow_mut();
-        context.look();
+        context.process_events();
         if context.is_dead() {
             return Err(Errno::CONNRESET.into());
         }
@@ -162,12 +162,12 @@ impl Toe {
     pub fn poll_ready(&self) -> io::Result<bool> {
         let mut context = self.inner.context.borrow_mut();
         context.line.unpark();
-        context.look();
+        context.process_events();
         context.flush();
         if context.is_dead() {
             return Err(Errno::CONNRESET.into());
         }
-        if context.take_news() {
+        if context.take_had_events() {
             return Ok(true);
         }
         if context.has_unsent() {
@@ -182,8 +182,8 @@ impl Toe {
             return Err(Errno::CONNRESET.into());
         }
         context.line.park();
-        if context.look() {
-            context.take_news();
+        if context.process_events() {
+            context.take_had_events();
             context.line.unpark();
             return Ok(true);
         }
@@ -199,9 +199,9 @@ impl Toe {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let waited = self.inner.wait(deadline, Errno::TIMEDOUT, |context| {
             context.flush();
-            match (context.is_dead(), context.take_news()) {
+            match (context.is_dead(), context.take_had_events()) {
                 (true, _) => Some(Err(Errno::CONNRESET.into())),
-                (false, has_news) => has_news.then_some(Ok(())),
+                (false, had_events) => had_events.then_some(Ok(())),
             }
         });
         match waited {
@@ -271,7 +271,7 @@ impl Inner {
     ) -> io::Result<R> {
         let mut context = self.context.borrow_mut();
         loop {
-            context.look();
+            context.process_events();
             if let Some(found) = ready(&mut context) {
                 return found;
             }
@@ -280,7 +280,7 @@ impl Inner {
             let left = deadline.map(|at| at.saturating_duration_since(now));
             if left == Some(Duration::ZERO) {
                 // Calls that never wait must detect a dead agent as well.
-                if !context.is_dead() && context.line.has_gone_by(LIFE_CHECK) {
+                if !context.is_dead() && context.line.check_hung_up(LIFE_CHECK) {
                     context.handle_death();
                     continue;
                 }
@@ -289,7 +289,7 @@ impl Inner {
             let most = if context.has_unsent() { RETRY } else { LIFE_CHECK };
             context.line.park();
             // Events from before the agent could see the parking are in the queue now.
-            let woken = match context.look() {
+            let woken = match context.process_events() {
                 true => Woken::Rung,
                 false => context.line.wait(left.map_or(most, |left| left.min(most))),
             };

@@ -59,8 +59,8 @@ impl Agent {
     }
 
     /// Processes the agent's events. Returns whether there were any.
-    pub fn look(&mut self) -> bool {
-        let found = self.context.look();
+    pub fn process_events(&mut self) -> bool {
+        let found = self.context.process_events();
         if found {
             // New listeners offer their slots.
             self.context.flush();
@@ -73,7 +73,7 @@ impl Agent {
     /// Checks every [`LIFE_CHECK`] whether the agent has died. Needed while no thread sleeps.
     fn check_life(&mut self) {
         let context = &mut self.context;
-        if !context.is_dead() && context.line.has_gone_by(LIFE_CHECK) {
+        if !context.is_dead() && context.line.check_hung_up(LIFE_CHECK) {
             context.handle_death();
         }
     }

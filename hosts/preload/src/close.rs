@@ -42,7 +42,7 @@ impl Sockets {
             world.remove_set(fd);
             return Ok(false);
         }
-        world.look();
+        world.process_events();
         let Some(at) = world.find(fd) else { return Ok(false) };
         let linger = world.description(at).wait_bounds.linger;
         let (view, forks) = (world.view(at), world.forks);
@@ -95,7 +95,7 @@ impl Sockets {
                     }
                     let (next, woken) = self.sleep(world, deadline, &mut Entries::new(), None);
                     world = next;
-                    world.look();
+                    world.process_events();
                     // As sk_stream_wait_close: the close goes on without the wait.
                     if woken == Woken::Interrupted {
                         break;
@@ -235,7 +235,7 @@ impl crate::world::World {
         agent.owners.remove(&name);
         agent.context.abort(name);
         self.description(at).state = State::Idle;
-        self.note_news();
+        self.note_change();
     }
 
     /// Releases a failed connection, so that its description may connect again.

@@ -17,7 +17,7 @@ use crate::sys;
 use crate::world::World;
 
 /// Shortest time between two checks of the epoll.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const CHECK_EVERY: Duration = Duration::from_millis(100);
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// A socket that this process has closed, by its name at the agent.
@@ -34,7 +34,7 @@ pub struct DeferredCloses {
     set: Option<OwnedFd>,
     last: u64,
     entries: Vec<DeferredClose>,
-    looked: Option<Instant>,
+    checked_at: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl DeferredCloses {
     pub fn patience(&self) -> Option<Duration> {
         let is_connection =
             |close: &DeferredClose| matches!(close.socket, Some((_, ClosedSocket::Connection(_))));
-        self.entries.iter().any(is_connection).then_some(LOOK_EVERY)
+        self.entries.iter().any(is_connection).then_some(CHECK_EVERY)
     }
 }
 
@@ -80,22 +80,21 @@ impl World {
         true
     }
 
-    /// Closes the sockets that have no copy left in any process. Checks at most every [`LOOK_EVERY`], unless `is_urgent`.
+    /// Closes the sockets that have no copy left in any process. Checks at most every [`CHECK_EVERY`], unless `is_urgent`.
     #[inline]
     pub fn finish_deferred_closes(&mut self, is_urgent: bool) {
         if !self.deferred_closes.entries.is_empty() {
-            self.look_at_deferred_closes(is_urgent);
+            self.check_deferred_closes(is_urgent);
         }
     }
 
-    fn look_at_deferred_closes(&mut self, is_urgent: bool) {
+    fn check_deferred_closes(&mut self, is_urgent: bool) {
         let count = self.deferred_closes.entries.len();
-        let is_early =
-            self.deferred_closes.looked.is_some_and(|looked| looked.elapsed() < LOOK_EVERY);
+        let is_early = self.deferred_closes.checked_at.is_some_and(|at| at.elapsed() < CHECK_EVERY);
         if is_early && !is_urgent {
             return;
         }
-        self.deferred_closes.looked = Some(Instant::now());
+        self.deferred_closes.checked_at = Some(Instant::now());
         let Some(set) = &self.deferred_closes.set else { return };
         let none = || Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
         let mut events: Vec<Event> = (0..count).map(|_| none()).collect();

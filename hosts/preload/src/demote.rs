@@ -21,7 +21,7 @@ use wave_posix::door::{Answer, Cause, Greeting, Shut};
 use wave_readiness::Source;
 
 use crate::description::{Description, State};
-use crate::messages::say;
+use crate::messages::warn_user;
 use crate::names::kernels_name;
 use crate::passing::{give_names, names_of};
 use crate::poll::MOVED;
@@ -38,7 +38,7 @@ impl Sockets {
     #[cfg_attr(test, allow(dead_code))]
     pub fn demote(&self, fd: c_int, cause: Cause) {
         let Ok(mut world) = self.open() else { return };
-        world.look();
+        world.process_events();
         if let Some(at) = world.find(fd) {
             world.demote(fd, at, cause);
         }
@@ -48,7 +48,7 @@ impl Sockets {
     #[cfg_attr(test, allow(dead_code))]
     pub fn demote_all(&self, cause: Cause) {
         let Ok(mut world) = self.open() else { return };
-        world.look();
+        world.process_events();
         let all: Vec<(c_int, usize)> = world.numbers().collect();
         for (fd, at) in all {
             world.demote(fd, at, cause);
@@ -69,10 +69,10 @@ impl World {
             && let Some(claim) = claim
             && let Err(why) = self.make_stream(at, Some(fd), &claim, cause)
         {
-            self.look();
+            self.process_events();
             // One that has ended meanwhile needs none.
             if self.is_connection(at) {
-                say(&format!("cannot demote a connection: {why}"));
+                warn_user(&format!("cannot demote a connection: {why}"));
             }
         }
     }
@@ -86,7 +86,7 @@ impl World {
         claim: &Claim,
         cause: Cause,
     ) -> io::Result<()> {
-        self.push_held();
+        self.uncork_all();
         let fds: Vec<c_int> =
             self.numbers().filter(|(_, other)| *other == at).map(|(fd, _)| fd).collect();
         if let Some(placeholder) = fd.or(fds.first().copied()) {
@@ -100,7 +100,7 @@ impl World {
                 made?;
             }
         }
-        self.has_untold = true;
+        self.has_unnotified = true;
         let Description { state, incarnation, is_read_shut, is_write_shut, .. } =
             *self.description(at);
         if let State::Open(name) = state {
@@ -117,7 +117,7 @@ impl World {
         }
         // Threads that wait for it look again.
         self.description(at).source.changed(MOVED, Source::ANY);
-        self.note_news();
+        self.note_change();
         Ok(())
     }
 

@@ -87,16 +87,16 @@ pub struct Description {
     pub forks: u64,
     /// Alternates with each accept(2) of a shared listener: whether the kernel's queue comes first.
     pub asks_kernel_first: bool,
-    /// The source that sets and polls see. `told` is the state at the last notification.
+    /// The source that sets and polls see. `notified` is the state at the last notification.
     pub source: Arc<Source>,
-    pub told: Told,
+    pub notified: Notified,
     /// Unread bytes of a connection that we have reset.
     pub left: Vec<u8>,
 }
 
 /// State of a socket at the last notification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct Notified {
     /// Bytes received so far, or connections in the accept queue.
     pub arrived: u64,
     pub state: Option<(Tcp, bool, bool)>,
@@ -133,7 +133,7 @@ impl Description {
             forks: 0,
             asks_kernel_first: false,
             source: Arc::new(Source::new(EventFlags::empty())),
-            told: Told::default(),
+            notified: Notified::default(),
             left: Vec::new(),
         }
     }

@@ -15,7 +15,7 @@ use wave_readiness::EventFlags;
 use crate::description::{Description, State};
 use crate::inherited_sets::InheritedSet;
 use crate::listeners::Listens;
-use crate::messages::say;
+use crate::messages::warn_user;
 use crate::sys;
 use crate::world::{ATTACH_PATIENCE, World};
 
@@ -72,14 +72,14 @@ impl World {
                 self.listeners.push(at);
                 self.has_inherited_listeners = true;
             }
-            self.tell(at, EventFlags::empty());
+            self.notify(at, EventFlags::empty());
         }
         self.inherit_sets(sets, &places);
     }
 
     /// Prepares for a fork(2): the child may take connections over.
     pub fn prepare_fork(&mut self) {
-        self.push_held();
+        self.uncork_all();
         self.sets_at_fork = self.sets_for_child();
         self.keep_listeners();
         if !self.all().any(|one| matches!(one.state, State::Open(_))) {
@@ -128,7 +128,7 @@ impl World {
                     // This call has begun without shared connections.
                     self.enter_shared();
                 }
-                if self.change_hands(at) {
+                if self.on_taken_away(at) {
                     // Another process has wanted it at the same time.
                     return self.take_over(at);
                 }
@@ -154,10 +154,12 @@ impl World {
                 let description = self.description(at);
                 (description.state, description.error) = (State::Reset, Some(Errno::CONNRESET));
                 let how = if secret.is_some() { "received" } else { "inherited by fork" };
-                say(&format!("this process cannot take over a connection that it {how}: {why}"));
+                warn_user(&format!(
+                    "this process cannot take over a connection that it {how}: {why}"
+                ));
             }
         }
-        self.tell(at, EventFlags::empty());
+        self.notify(at, EventFlags::empty());
         true
     }
 

@@ -25,7 +25,7 @@ const RING_BYTES: u32 = 1 << 12;
 /// Longest attempt to get a place, while a thread forks.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Sleep between two looks for the agent's answer.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const CHECK_EVERY: Duration = Duration::from_millis(10);
 
 /// The descriptors of such a line. They are hidden from the program.
 pub struct Keeper {
@@ -51,12 +51,12 @@ impl Keeper {
         context.flush();
         loop {
             context.line.park();
-            context.look();
+            context.process_events();
             match context.listening(listener) {
                 Some(answer) => answer.ok()?,
                 None if context.is_dead() || start.elapsed() >= PATIENCE => return None,
                 None => {
-                    context.line.wait(LOOK_EVERY);
+                    context.line.wait(CHECK_EVERY);
                     continue;
                 }
             };

@@ -104,7 +104,7 @@ impl Sockets {
             Err(error) => return Verdict::Ours(Err(error)),
         };
         if let Some(at) = world.find(fd) {
-            world.look();
+            world.process_events();
             let description = world.description(at);
             return match (description.state, description.bound) {
                 (State::Listening { is_shared: true, .. }, _) => Verdict::Kernels,
@@ -271,7 +271,7 @@ impl World {
         }
         // For processes that listen with the same open file description: forked before this one listened.
         self.give_ticket(fd, at, None);
-        self.tell(at, Source::ANY);
+        self.notify(at, Source::ANY);
         Ok(())
     }
 
@@ -313,7 +313,7 @@ impl World {
             }
             None if is_first => {
                 self.next_try = None;
-                self.listen_again();
+                self.reattach_listeners();
             }
             None => {}
         }
@@ -402,7 +402,7 @@ impl World {
     }
 
     /// Finds listeners whose agent has gone, and moves those for which the program waits to a new agent.
-    pub fn listen_again(&mut self) {
+    pub fn reattach_listeners(&mut self) {
         let mut is_wanted = false;
         self.lacks_place = false;
         for place in 0..self.listeners.len() {
@@ -475,7 +475,7 @@ impl World {
         if let Some(listens) = &mut description.listens {
             listens.keeper = None;
         }
-        self.tell(at, EventFlags::empty());
+        self.notify(at, EventFlags::empty());
         true
     }
 
@@ -523,7 +523,7 @@ impl World {
                 if let Some(kept) = kept {
                     self.configure(place, &kept);
                 }
-                self.tell(place, EventFlags::empty());
+                self.notify(place, EventFlags::empty());
                 Some(Ok(Accepted { fd, peer: Some(address::encode(remote, family)) }))
             }
             Err(error) => Some(Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))),

@@ -22,7 +22,7 @@ pub fn remember_standard_error() {
 
 /// Writes a line to standard error. If the program has closed it, descriptor 2 may be a file or a connection of its own, into which
 /// nothing is written.
-pub fn say(what: &str) {
+pub fn warn_user(what: &str) {
     let at_start = AT_START.get().copied().flatten();
     if is_for_people(sys::fd(2), at_start) {
         let line = format!("libwave_toe: {what}\n");

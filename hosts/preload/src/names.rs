@@ -119,7 +119,7 @@ impl Sockets {
             Err(error) => return Verdict::Ours(Err(error)),
         };
         if let Some(at) = world.find(fd) {
-            world.look();
+            world.process_events();
             let view = world.view(at);
             let description = world.description(at);
             let is_nonblocking = description.is_nonblocking;
@@ -216,7 +216,7 @@ impl Sockets {
                 _ => return Verdict::Ours(Err(Errno::INVAL)),
             };
             let view = world.view(at);
-            world.note_news();
+            world.note_change();
             let description = world.description(at);
             let incarnation = description.incarnation;
             match description.state {
@@ -235,7 +235,7 @@ impl Sockets {
                     description.is_write_shut |= writes;
                     if view.tcp == Tcp::Closed {
                         description.is_disconnecting |= description.owes_connect;
-                        world.tell(at, Source::ANY);
+                        world.notify(at, Source::ANY);
                         return Verdict::Ours(Err(Errno::NOTCONN));
                     }
                     description.owes_connect = false;
@@ -246,7 +246,7 @@ impl Sockets {
                     };
                     // The connection exists, so this cannot fail.
                     let _ = world.context(incarnation).shutdown(name, how);
-                    world.tell(at, Source::ANY);
+                    world.notify(at, Source::ANY);
                     Verdict::Ours(Ok(()))
                 }
             }
@@ -268,7 +268,7 @@ impl World {
         description.low_water = sys::low_water(sys::fd(fd));
         let at = self.insert(fd, description);
         self.set_signals(at, fd, flags.contains(ASYNC));
-        self.tell(at, EventFlags::empty());
+        self.notify(at, EventFlags::empty());
         self.take_over_interests(at, fd, is_shared);
         self.take_over_duplicates(at, fd, is_shared);
         Ok(at)
@@ -337,7 +337,7 @@ impl World {
         description.owes_connect = true;
         let is_nonblocking = description.is_nonblocking;
         self.configure(at, &kept);
-        self.tell(at, EventFlags::empty());
+        self.notify(at, EventFlags::empty());
         // EINPROGRESS even if the answer has already arrived, as in the kernel.
         if is_nonblocking { Err(Errno::INPROGRESS) } else { Ok(()) }
     }
@@ -372,8 +372,8 @@ impl World {
         let description = self.description(at);
         description.reset();
         description.error = error;
-        self.note_news();
-        self.tell(at, Source::ANY);
+        self.note_change();
+        self.notify(at, Source::ANY);
         match state {
             State::Listening { is_shared: true, .. } => {
                 self.unshare(at, fd);

@@ -235,7 +235,7 @@ impl Sockets {
                 && was_corked
                 && !is_corked
             {
-                world.push(incarnation, name);
+                world.uncork(incarnation, name);
             }
             Verdict::<()>::Kernels
         });
@@ -247,8 +247,8 @@ impl Sockets {
             world.description(at).low_water = sys::low_water(sys::fd(fd));
             // What has arrived may be enough now (tcp_set_rcvlowat).
             let is_readable = world.view(at).is_readable;
-            world.tell(at, if is_readable { Source::DATA } else { EventFlags::empty() });
-            world.note_news();
+            world.notify(at, if is_readable { Source::DATA } else { EventFlags::empty() });
+            world.note_change();
             Verdict::<()>::Kernels
         });
     }

@@ -218,7 +218,7 @@ pub fn listener_of(fd: c_int) -> Option<OtherListener> {
 
 /// The descriptors with tickets at the start of a program.
 #[cfg_attr(test, allow(dead_code))]
-pub fn found() -> Vec<c_int> {
+pub fn inherited_descriptors() -> Vec<c_int> {
     let all = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse::<c_int>().ok());
     numbers.filter(|fd| has_ticket(*fd)).collect()
@@ -281,7 +281,7 @@ impl Sockets {
     }
 
     /// Takes over descriptors that this process has received, from another process or (`is_beginning`) from the program before exec(2).
-    pub fn got(&self, fds: &[c_int], is_beginning: bool) {
+    pub fn receive_descriptors(&self, fds: &[c_int], is_beginning: bool) {
         let Ok(mut world) = self.open() else { return };
         let mut lines: Vec<c_int> = Vec::new();
         for fd in fds {
@@ -329,13 +329,13 @@ impl World {
                 return None;
             }
         }
-        self.push_held();
+        self.uncork_all();
         let family_secret = self.family_secret;
         let description = self.description(at);
         let (state, incarnation) = (description.state, description.incarnation);
         let (is_read_shut, is_write_shut) = (description.is_read_shut, description.is_write_shut);
         let is_nonblocking = description.is_nonblocking;
-        let (mut line, mut told) = (None, None);
+        let (mut line, mut lent_by) = (None, None);
         let owner = match state {
             State::Open(_) | State::Listening { listener: Some(_), .. } => Some(incarnation),
             _ => None,
@@ -355,20 +355,21 @@ impl World {
                 let checkpoint = match state {
                     State::Open(name) => {
                         self.description(at).is_passed = true;
-                        told = claim.map(|_| incarnation);
+                        lent_by = claim.map(|_| incarnation);
                         self.context(incarnation).checkpoint(name)
                     }
                     State::NotOwned => {
                         let checkpoint = self.description(at).checkpoint.as_deref().copied();
-                        told = claim.and_then(|_| self.attach_within(ATTACH_PATIENCE).ok());
-                        told.into_iter()
+                        lent_by = claim.and_then(|_| self.attach_within(ATTACH_PATIENCE).ok());
+                        lent_by
+                            .into_iter()
                             .for_each(|incarnation| self.join(incarnation, family_secret));
                         checkpoint
                     }
                     _ => None,
                 };
                 if let (Some(claim), Some(incarnation), Ok(secret)) =
-                    (&mut claim, told, sys::random())
+                    (&mut claim, lent_by, sys::random())
                 {
                     self.context(incarnation).lend(claim.identity.flow, secret);
                     claim.secret = secret;
@@ -397,7 +398,7 @@ impl World {
             // The receiver sees an unconnected socket.
             Err(_) => {}
         }
-        told
+        lent_by
     }
 
     /// Whether a descriptor's ticket names a different connection from the description's.
@@ -477,7 +478,7 @@ impl World {
             self.listeners.push(at);
             self.has_inherited_listeners = true;
         }
-        self.tell(at, EventFlags::empty());
+        self.notify(at, EventFlags::empty());
         line
     }
 

@@ -46,8 +46,8 @@ impl World {
     pub fn enter_shared(&mut self) {
         for agent in &mut self.agents {
             while agent.context.shares() && !agent.context.enter_shared() {
-                self.has_untold = true;
-                if !agent.look() {
+                self.has_unnotified = true;
+                if !agent.process_events() {
                     wave_posix::pause(LOOK_AGAIN);
                 }
             }
@@ -65,7 +65,7 @@ impl World {
         for agent in &mut self.agents {
             while agent.context.shares() && !agent.context.leave_shared() {
                 // The queue has no room.
-                agent.look();
+                agent.process_events();
                 wave_posix::pause(RETRY);
             }
         }
@@ -188,7 +188,7 @@ impl World {
     }
 
     /// Follows the agent's news about a connection that is not this process's any more. Returns false if it still is.
-    pub fn change_hands(&mut self, at: usize) -> bool {
+    pub fn on_taken_away(&mut self, at: usize) -> bool {
         let description = self.description(at);
         let State::Open(name) = description.state else { return false };
         let incarnation = description.incarnation;

@@ -7,8 +7,8 @@ use std::ffi::c_int;
 
 use wave_readiness::EventFlags;
 
-use crate::description::{Tcp, Told, View};
-use crate::messages::say;
+use crate::description::{Notified, Tcp, View};
+use crate::messages::warn_user;
 use crate::sockets::Sockets;
 use crate::sys;
 use crate::wait::Entries;
@@ -78,13 +78,15 @@ impl Sockets {
         }
         let thread = std::thread::Builder::new().name("wave-sigio".into()).stack_size(STACK_BYTES);
         // The program's signals are for the program's threads.
-        match sys::with_signals_blocked(|| thread.spawn(|| self.look_for_signals())) {
+        match sys::with_signals_blocked(|| thread.spawn(|| self.watch_readiness())) {
             Ok(_) => world.has_watcher = true,
-            Err(error) => say(&format!("O_ASYNC has no effect on an agent's socket: {error}")),
+            Err(error) => {
+                warn_user(&format!("O_ASYNC has no effect on an agent's socket: {error}"))
+            }
         }
     }
 
-    fn look_for_signals(&self) {
+    fn watch_readiness(&self) {
         while let Ok(mut world) = self.open() {
             if !world.all().any(|description| description.signals.is_some()) {
                 world.has_watcher = false;
@@ -92,7 +94,7 @@ impl Sockets {
             }
             drop(self.sleep(world, None, &mut Entries::new(), None));
             if let Ok(mut world) = self.open() {
-                world.look();
+                world.process_events();
             }
         }
     }
@@ -110,11 +112,11 @@ impl World {
         self.wants_watcher |= is_on;
     }
 
-    /// Records the signals for a change of a socket that has O_ASYNC: from `told` to `view`, with new input, or room after there was none.
+    /// Records the signals for a change of a socket that has O_ASYNC: from `notified` to `view`, with new input, or room after there was none.
     pub fn note_signals(
         &mut self,
         at: usize,
-        told: &Told,
+        notified: &Notified,
         view: &View,
         has_input: bool,
         has_room: bool,
@@ -127,7 +129,7 @@ impl World {
         let is_closed = view.is_read_shut && view.is_write_shut;
         let (mut has_ended, mut has_failed, mut has_connected) = (false, false, false);
         let state = (view.tcp, view.is_done, view.has_error);
-        if let Some(before) = told.state.filter(|before| *before != state) {
+        if let Some(before) = notified.state.filter(|before| *before != state) {
             has_ended = view.is_done && !before.1;
             has_failed = view.has_error && !before.2;
             has_connected = view.tcp == Tcp::Open && before.0 != Tcp::Open;

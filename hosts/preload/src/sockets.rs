@@ -43,7 +43,7 @@ impl<'a> Open<'a> {
     #[inline]
     fn new(world: lock::Guard<'a, World>) -> Open<'a> {
         let mut open = Open { world, signals: Signals::default() };
-        open.free_the_over();
+        open.free_closed();
         if open.shares {
             open.enter_shared();
         }
@@ -120,7 +120,7 @@ impl Sockets {
         if world.find(fd).is_none() {
             return Verdict::Kernels;
         }
-        world.look();
+        world.process_events();
         match world.find(fd) {
             Some(at) if world.take_over(at) => {
                 let answer = call(&mut world, at);

@@ -361,14 +361,14 @@ impl Send<'_, '_> {
             if self.has_more || is_corked {
                 let tail = if self.has_more { Tail::More } else { Tail::Corked };
                 agent.context.wrote_before_more(name, bytes, tail);
-                world.hold(incarnation, name);
+                world.start_cork_timer(incarnation, name);
             } else {
                 agent.context.wrote(name, bytes);
-                world.push(incarnation, name);
+                world.uncork(incarnation, name);
             }
             if self.copied < self.bytes {
                 // There may be room by now.
-                world.look();
+                world.process_events();
             }
         }
     }

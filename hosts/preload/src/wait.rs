@@ -65,9 +65,9 @@ impl<'a> Thread<'a> {
 }
 
 impl Waiter for Thread<'_> {
-    fn look(&self) {
+    fn process_events(&self) {
         let mut world = self.open();
-        world.look();
+        world.process_events();
         // Another thread may have accepted the connection that this one has waited for.
         world.await_sets();
         for fd in &self.shared {
@@ -142,7 +142,7 @@ impl Sockets {
         mask: Option<SignalMask>,
     ) -> (Open<'a>, Woken) {
         world.park();
-        if world.look() {
+        if world.process_events() {
             world.unpark();
             return (world, Woken::Rung);
         }
@@ -226,7 +226,7 @@ impl Sockets {
         if world.find(fd).is_none() {
             return Verdict::Kernels;
         }
-        world.look();
+        world.process_events();
         let Some(at) = world.find(fd).filter(|at| world.take_over(*at)) else {
             return Verdict::Kernels;
         };
@@ -254,7 +254,7 @@ impl Sockets {
                 .collect();
             let (next, woken) = self.sleep(world, deadline, &mut polled, None);
             world = next;
-            world.look();
+            world.process_events();
             if !world.take_over(at) {
                 world.description(at).receivers -= receivers;
                 world.description(at).callers -= 1;

@@ -15,12 +15,12 @@ use wave_readiness::{EventFlags, Source};
 
 use crate::agent::Agent;
 use crate::config::Config;
+use crate::corked::CorkTimers;
 use crate::deferred_close::DeferredCloses;
-use crate::description::{Description, State, Tcp, Told, View};
-use crate::held::Held;
+use crate::description::{Description, Notified, State, Tcp, View};
 use crate::inherited_sets::{InheritedSet, Unclaimed};
 use crate::marks::Marks;
-use crate::messages::say;
+use crate::messages::warn_user;
 use crate::poll::{EarlyInterest, Set};
 use crate::sigio::Signals;
 use crate::sys;
@@ -55,7 +55,7 @@ pub struct World {
     /// Other processes may have some of the listeners, too.
     pub has_inherited_listeners: bool,
     /// Bytes that are held back for more to follow.
-    pub held: Held,
+    pub corked: CorkTimers,
     /// The program's sets that may contain our sockets, by descriptor.
     pub sets: HashMap<c_int, Arc<Set>>,
     /// Sets from the parent: unused ones, and those whose sockets this process has not waited for.
@@ -69,15 +69,15 @@ pub struct World {
     pub duplicates: Vec<(u64, c_int)>,
     /// Number of parked threads.
     parked: usize,
-    /// Eventfds of sleeping threads; `spare` has unused ones.
+    /// Eventfds of sleeping threads; `idle_sleepers` has unused ones.
     sleepers: Vec<Arc<OwnedFd>>,
-    spare: Vec<Arc<OwnedFd>>,
+    idle_sleepers: Vec<Arc<OwnedFd>>,
     /// Sleeping threads must be woken: something may have changed for them.
-    has_news: bool,
-    /// Events may have been processed without an update of descriptions and sets, which the next [`World::look`] makes.
-    pub has_untold: bool,
+    has_changes: bool,
+    /// Events may have been processed without an update of descriptions and sets, which the next [`World::process_events`] makes.
+    pub has_unnotified: bool,
     /// Descriptions without handles, which a call may still refer to until it ends.
-    over: Vec<usize>,
+    closed: Vec<usize>,
     /// Some connection is, or was, shared with other processes.
     pub shares: bool,
     /// The missing agent has been reported to the user.
@@ -111,7 +111,7 @@ impl World {
             next_try: None,
             lacks_place: false,
             has_inherited_listeners: false,
-            held: Held::default(),
+            corked: CorkTimers::default(),
             sets: HashMap::new(),
             inherited_sets: Vec::new(),
             unclaimed: Vec::new(),
@@ -120,10 +120,10 @@ impl World {
             duplicates: Vec::new(),
             parked: 0,
             sleepers: Vec::new(),
-            spare: Vec::new(),
-            has_news: false,
-            has_untold: false,
-            over: Vec::new(),
+            idle_sleepers: Vec::new(),
+            has_changes: false,
+            has_unnotified: false,
+            closed: Vec::new(),
             shares: false,
             has_reported: false,
             reported: Vec::new(),
@@ -147,7 +147,7 @@ impl World {
         self.attach_within(ATTACH_PATIENCE).map_err(|error| {
             if !std::mem::replace(&mut self.has_reported, true) {
                 let socket = self.config.socket.display();
-                say(&format!("no agent at {socket}, so the kernel's TCP is used: {error}"));
+                warn_user(&format!("no agent at {socket}, so the kernel's TCP is used: {error}"));
             }
             Errno::NETDOWN
         })
@@ -187,7 +187,7 @@ impl World {
         self.prepare_sleep();
         self.has_reported = false;
         // Sleeping threads wait for the old agent's doorbell, or for none.
-        self.has_news = true;
+        self.has_changes = true;
         self.sets.values().for_each(|set| set.wake());
         Ok(incarnation)
     }
@@ -204,7 +204,7 @@ impl World {
         self.report(trouble);
         if !self.reported.contains(&trouble) {
             self.reported.push(trouble);
-            say(match trouble {
+            warn_user(match trouble {
                 Trouble::NoRings => "no room for the rings of another connection (ENOBUFS)",
                 _ => {
                     "no memory for data to be sent: see ulimit -f and -v, and the free memory (ENOBUFS)"
@@ -281,8 +281,8 @@ impl World {
 
     /// Frees descriptions that no call refers to any more.
     #[inline]
-    pub fn free_the_over(&mut self) {
-        while let Some(at) = self.over.pop() {
+    pub fn free_closed(&mut self) {
+        while let Some(at) = self.closed.pop() {
             self.descriptions[at] = None;
             self.free.push(at);
         }
@@ -324,9 +324,9 @@ impl World {
         }
         let (incarnation, state) = (description.incarnation, description.state);
         self.listeners.retain(|listener| *listener != at);
-        self.has_news = true;
+        self.has_changes = true;
         if state == State::Stream {
-            self.over.push(at);
+            self.closed.push(at);
             return;
         }
         self.descriptions[at] = None;
@@ -353,42 +353,42 @@ impl World {
     }
 
     /// Processes events from the agents. Returns whether there were any.
-    pub fn look(&mut self) -> bool {
-        let mut found = std::mem::take(&mut self.has_untold);
+    pub fn process_events(&mut self) -> bool {
+        let mut found = std::mem::take(&mut self.has_unnotified);
         let mut changed: SmallVec<[usize; 16]> = SmallVec::new();
         for agent in &mut self.agents {
-            found |= agent.look();
+            found |= agent.process_events();
             while let Some(name) = agent.context.pop_changed() {
                 changed.extend(agent.owners.get(&name).copied());
             }
         }
-        let has_news = found || !changed.is_empty();
-        if has_news {
+        let has_changes = found || !changed.is_empty();
+        if has_changes {
             changed.extend_from_slice(&self.listeners);
             for at in changed {
-                if !self.change_hands(at) {
-                    self.tell(at, EventFlags::empty());
+                if !self.on_taken_away(at) {
+                    self.notify(at, EventFlags::empty());
                 }
             }
-            self.has_news = true;
+            self.has_changes = true;
         }
-        if !self.listeners.is_empty() && (has_news || self.may_lack_place()) {
-            self.listen_again();
+        if !self.listeners.is_empty() && (has_changes || self.may_lack_place()) {
+            self.reattach_listeners();
         }
-        self.push_late();
+        self.uncork_expired();
         self.finish_deferred_closes(false);
         found
     }
 
     /// Records a change for which other threads may be waiting.
-    pub fn note_news(&mut self) {
-        self.has_news = true;
+    pub fn note_change(&mut self) {
+        self.has_changes = true;
     }
 
     /// Wakes sleeping threads, if there is news.
     #[inline]
     pub fn wake_others(&mut self) {
-        if std::mem::take(&mut self.has_news) {
+        if std::mem::take(&mut self.has_changes) {
             for sleeper in &self.sleepers {
                 // A write to a full eventfd fails, but the eventfd is then readable anyway.
                 let _ = rustix::io::write(sleeper, &1_u64.to_ne_bytes());
@@ -396,7 +396,7 @@ impl World {
         }
     }
 
-    /// Announces that a thread is about to sleep. The thread must call [`World::look`] once more before it does.
+    /// Announces that a thread is about to sleep. The thread must call [`World::process_events`] once more before it does.
     pub fn park(&mut self) {
         self.parked += 1;
         for agent in &mut self.agents {
@@ -424,17 +424,17 @@ impl World {
         if living.any(|agent| agent.context.has_unsent()) {
             return RETRY;
         }
-        let others = [self.held.left(), self.deferred_closes.patience()];
+        let others = [self.corked.left(), self.deferred_closes.patience()];
         others.into_iter().flatten().fold(LIFE_CHECK, Duration::min)
     }
 
     /// Creates what a thread needs to sleep, ahead of a sandbox that forbids it.
     pub fn prepare_sleep(&mut self) {
         wave_readiness::prepare_sleep();
-        if self.spare.is_empty()
+        if self.idle_sleepers.is_empty()
             && let Ok(own) = self.new_sleeper()
         {
-            self.spare.push(own);
+            self.idle_sleepers.push(own);
         }
     }
 
@@ -446,7 +446,7 @@ impl World {
 
     /// Registers a thread that is about to sleep, and returns the eventfd that wakes it.
     pub fn enter_sleep(&mut self) -> Result<Arc<OwnedFd>, Errno> {
-        let own = match self.spare.pop() {
+        let own = match self.idle_sleepers.pop() {
             Some(own) => own,
             None => self.new_sleeper()?,
         };
@@ -457,23 +457,23 @@ impl World {
     pub fn leave_sleep(&mut self, own: Arc<OwnedFd>) {
         self.sleepers.retain(|sleeper| !Arc::ptr_eq(sleeper, &own));
         let _ = rustix::io::read(&own, &mut [0; 8]);
-        self.spare.push(own);
+        self.idle_sleepers.push(own);
     }
 
     /// Waits for an agent's answer to a request that involves no peer, with the lock held. `None` after [`ANSWER_PATIENCE`], or if the
     /// agent has died. Descriptions, listeners and agents stay as they are meanwhile, so that names remain valid; the next
-    /// [`World::look`] updates them.
+    /// [`World::process_events`] updates them.
     pub fn await_answer<R>(
         &mut self,
         incarnation: u64,
         mut answer: impl FnMut(&mut Context<Line>) -> Option<R>,
     ) -> Option<R> {
         let start = std::time::Instant::now();
-        self.has_untold = true;
-        self.has_news = true;
+        self.has_unnotified = true;
+        self.has_changes = true;
         loop {
             let agent = self.agent(incarnation);
-            agent.look();
+            agent.process_events();
             let context = &mut agent.context;
             if let Some(answer) = answer(context) {
                 return Some(answer);
@@ -484,7 +484,7 @@ impl World {
             }
             context.flush();
             context.line.park();
-            if !context.look() {
+            if !context.process_events() {
                 let woken = context.line.wait(left.min(Duration::from_millis(100)));
                 let is_hung_up = woken == wave_posix::Woken::HungUp || context.line.hung_up();
                 if is_hung_up {
@@ -498,7 +498,7 @@ impl World {
     }
 
     /// Notifies sets and polls of a description's readiness. `edge` has changes in addition to those found here.
-    pub fn tell(&mut self, at: usize, mut edge: EventFlags) {
+    pub fn notify(&mut self, at: usize, mut edge: EventFlags) {
         let mut view = self.view(at);
         if self.is_unwanted(at, &view) {
             view = self.view(at);
@@ -506,14 +506,15 @@ impl World {
         let events = view.events();
         let description = self.description(at);
         let state = Some((view.tcp, view.is_done, view.has_error));
-        let told = std::mem::replace(&mut description.told, Told { arrived: view.arrived, state });
+        let notified =
+            std::mem::replace(&mut description.notified, Notified { arrived: view.arrived, state });
         // tcp_data_ready, and a listener's sk_data_ready.
         let is_enough = view.is_readable || view.is_done || view.tcp == Tcp::Listen;
-        let has_input = view.arrived > told.arrived && is_enough;
+        let has_input = view.arrived > notified.arrived && is_enough;
         if has_input {
             edge |= EventFlags::IN | EventFlags::RDNORM;
         }
-        if told.state.is_some_and(|before| Some(before) != state) {
+        if notified.state.is_some_and(|before| Some(before) != state) {
             edge |= Source::ANY;
         }
         // Room wakes only waiters that had found no room (SOCK_NOSPACE).
@@ -524,7 +525,7 @@ impl World {
         if !edge.is_empty() || events != description.source.bits() {
             description.source.changed(events, edge);
             if description.signals.is_some() {
-                self.note_signals(at, &told, &view, has_input, has_room);
+                self.note_signals(at, &notified, &view, has_input, has_room);
             }
         }
     }
@@ -534,10 +535,10 @@ impl World {
         let description = self.description(at);
         let is_shut = description.is_read_shut && description.is_write_shut;
         let State::Open(name) = description.state else { return false };
-        if !is_shut || view.arrived <= description.told.arrived {
+        if !is_shut || view.arrived <= description.notified.arrived {
             return false;
         }
-        let (incarnation, arrived) = (description.incarnation, description.told.arrived);
+        let (incarnation, arrived) = (description.incarnation, description.notified.arrived);
         let agent = self.agent(incarnation);
         let unread = arrived.saturating_sub(agent.context.socket(name).receiving.read);
         let mut left = vec![0; unread as usize];
@@ -552,13 +553,13 @@ impl World {
 
     /// Updates the readiness, like [`World::tell`], after one of the program's own calls, which may have consumed data or room.
     pub fn settle(&mut self, at: usize) {
-        if self.has_untold {
-            self.look();
+        if self.has_unnotified {
+            self.process_events();
         }
         let view = self.view(at);
         let events = view.events();
         let description = self.description(at);
-        description.told.arrived = view.arrived;
+        description.notified.arrived = view.arrived;
         if events != description.source.bits() {
             description.source.changed(events, EventFlags::empty());
         }

@@ -210,7 +210,7 @@ impl Epoll {
         if events.is_empty() {
             return Err(Errno::INVAL);
         }
-        waiter.look();
+        waiter.process_events();
         let is_asked = self.is_kernels_turn();
         let mut count = if is_asked { self.ask(events)? } else { 0 };
         count += self.list.collect(&mut events[count..]);
@@ -228,7 +228,7 @@ impl Epoll {
             let longest = deadline.left();
             let kernel = PollFd::new(&self.kernel, PollFlags::IN);
             let slept = sleep(waiter, &self.list, &[kernel], longest);
-            waiter.look();
+            waiter.process_events();
             let mut count = 0;
             if !slept.found[0].is_empty() {
                 self.has_kernel.store(true, Ordering::Relaxed);

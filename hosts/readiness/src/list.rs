@@ -114,7 +114,7 @@ impl List {
         let key = list.state().insert(fd, file, interest, data)?;
         // Later changes are notified; earlier ones are already in the file's bits.
         file.attach(list, key, interest.contains(EventFlags::EXCLUSIVE));
-        list.look(key);
+        list.link_if_ready(key);
         Ok(())
     }
 
@@ -140,7 +140,7 @@ impl List {
             (entry.interest, entry.data) = (interest, data);
             key
         };
-        self.look(key);
+        self.link_if_ready(key);
         Ok(())
     }
 
@@ -278,7 +278,7 @@ impl List {
     }
 
     /// Links an entry that is ready.
-    fn look(&self, key: Key) {
+    fn link_if_ready(&self, key: Key) {
         let mut state = self.state();
         let Some(entry) = state.entry(key) else { return };
         let is_new = !entry.is_linked && !entry.ready().is_empty();

@@ -55,7 +55,7 @@ pub fn wait(
     let mut listed: Option<Listed> = None;
     let mut quiet: Option<Quiet> = None;
     loop {
-        waiter.look();
+        waiter.process_events();
         let ours = scan(entries);
         let longest = if ours > 0 { Some(Duration::ZERO) } else { deadline.left() };
         let is_last = longest == Some(Duration::ZERO);
@@ -81,7 +81,7 @@ pub fn wait(
         let (places, mut fds) = kernels(entries, quiet.as_ref());
         fds.extend(quiet.as_ref().map(|quiet| PollFd::new(&quiet.set, PollFlags::IN)));
         let slept = sleep(waiter, &listed.list, &fds, longest);
-        waiter.look();
+        waiter.process_events();
         let ours = scan(entries);
         let count = note(entries, &places, slept.found.iter().copied());
         if count > 0 {

@@ -18,11 +18,11 @@ const UNWOKEN_SLEEP: Duration = Duration::from_millis(1);
 
 /// The way in which a call waits: the contexts whose news its thread processes, and the system call in which it sleeps.
 ///
-/// A sleep is [`park`](Waiter::park), [`look`](Waiter::look), [`poll`](Waiter::poll) with the bell, [`unpark`](Waiter::unpark).
+/// A sleep is [`park`](Waiter::park), [`look`](Waiter::process_events), [`poll`](Waiter::poll) with the bell, [`unpark`](Waiter::unpark).
 /// The default methods are for a thread without contexts, whose sources are changed by other threads.
 pub trait Waiter {
     /// Processes news from agents, and passes it to the sources by [`Source::changed`](crate::Source::changed).
-    fn look(&self) {}
+    fn process_events(&self) {}
 
     /// Announces to agents that this thread is about to sleep: later news makes the bell readable.
     fn park(&self) {}
@@ -105,7 +105,7 @@ pub fn sleep(
     let waker = Waker::take().ok();
     waiter.park();
     // Processes news that arrived before the agents could see that this thread is parked.
-    waiter.look();
+    waiter.process_events();
     let slept = match &waker {
         Some(waker) if !list.sleep(waker) => {
             Slept { found: SmallVec::from_elem(PollFlags::empty(), fds.len()), result: Ok(0) }

@@ -11,7 +11,7 @@ use wave_readiness::{Epoll, Event, EventData, EventFlags, Source, Target, Waiter
 struct Late<'a>(&'a Source, Cell<usize>);
 
 impl Waiter for Late<'_> {
-    fn look(&self) {
+    fn process_events(&self) {
         self.1.set(self.1.get() + 1);
         if self.1.get() == 5 {
             self.0.changed(EventFlags::IN, Source::DATA);

@@ -77,7 +77,7 @@ impl<'a> Context<'a> {
 }
 
 impl Waiter for Context<'_> {
-    fn look(&self) {
+    fn process_events(&self) {
         if self.has_news.take() {
             self.source.changed(IN, IN);
         }
@@ -126,7 +126,7 @@ fn news_from_an_agent_ends_a_sleep_with_or_without_a_ring() {
 struct Silent<'a>(&'a Source, Cell<usize>);
 
 impl Waiter for Silent<'_> {
-    fn look(&self) {
+    fn process_events(&self) {
         self.1.set(self.1.get() + 1);
         // After the looks before the first sleep.
         if self.1.get() == 5 {

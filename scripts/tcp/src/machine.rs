@@ -155,7 +155,7 @@ impl Machine {
             self.next = self.stack.poll(self.now, BUDGET, &mut outputs);
             let has_worked = !outputs.is_empty();
             outputs.into_iter().for_each(|output| self.perform(output));
-            self.context.look();
+            self.context.process_events();
             self.context.flush();
             let is_busy = self.next.is_some_and(|at| at <= self.now);
             if !has_worked && !is_busy && self.context.line.requests.is_empty() {

@@ -51,7 +51,7 @@ impl<Q: Queues> Context<Q> {
     }
 
     /// Handles the news that a connection belongs to another process, or to the kernel.
-    pub(super) fn change_hands(&mut self, name: u32, phase: Phase) {
+    pub(super) fn on_taken_away(&mut self, name: u32, phase: Phase) {
         let Some(socket) = self.find(name) else { return };
         if socket.phase == Phase::Ended {
             // The agent has found nothing to take away. What has arrived can still be read here.

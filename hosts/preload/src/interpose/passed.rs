@@ -67,7 +67,7 @@ pub unsafe fn got(message: *const msghdr) {
         if !with_ticket.is_empty()
             && let Some(sockets) = sockets_or_new()
         {
-            sockets.got(&with_ticket, false);
+            sockets.receive_descriptors(&with_ticket, false);
         }
         if !others.is_empty()
             && let Some(sockets) = sockets()

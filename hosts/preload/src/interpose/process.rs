@@ -205,11 +205,11 @@ extern "C" fn begin() {
         }
         crate::messages::remember_standard_error();
         prepare();
-        let found = crate::passing::found();
+        let found = crate::passing::inherited_descriptors();
         if !found.is_empty()
             && let Some(sockets) = sockets_or_new()
         {
-            sockets.got(&found, true);
+            sockets.receive_descriptors(&found, true);
             sockets.watch();
         }
     });

@@ -27,7 +27,7 @@ use crate::marks::Marks;
 use crate::sockets::Sockets;
 
 /// Longest sleep of an agent before it checks whether it must stop.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const CHECK_EVERY: Duration = Duration::from_millis(20);
 
 /// One end of a wire in memory that runs in real time; a packet wakes the other end. It outlives its agent.
 #[derive(Clone)]
@@ -162,7 +162,7 @@ fn run<W: Wire, D: Paths>(mut front: TcpFront<W, D>, ends: &AtomicBool) {
         let now = Nanos(start.elapsed().as_nanos() as u64);
         if matches!(front.poll(now, &mut Vec::new()), Progress::Done) {
             let due = front.next_deadline().map_or(u64::MAX, |at| at.0);
-            let timeout = Duration::from_nanos(due.saturating_sub(now.0)).min(LOOK_EVERY);
+            let timeout = Duration::from_nanos(due.saturating_sub(now.0)).min(CHECK_EVERY);
             front.wait(None, timeout);
         }
         front.unpark();

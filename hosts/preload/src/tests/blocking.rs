@@ -211,7 +211,7 @@ fn death_of_the_agent_resets_its_connections_and_wakes_every_waiter() {
                 assert!(start.elapsed() < PATIENCE);
                 thread.park();
                 thread.unpark();
-                thread.look();
+                thread.process_events();
             }
         });
         assert_eq!(begins.recv(), Ok(true));
