@@ -15,7 +15,7 @@ use crate::attach::AttachError;
 use wave_links::say;
 
 /// Interval between attempts to attach.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_EVERY: Duration = Duration::from_millis(100);
 
 /// Tries to attach once. The flag is `quiet`.
 type Attach<T> = fn(&Path, bool) -> Result<T, AttachError>;
@@ -73,12 +73,12 @@ impl<T: Send + 'static> Attacher<T> {
                         say!(
                             "wave agent: cannot attach to {} yet: {error}; trying every {} ms",
                             socket.display(),
-                            LOOK_EVERY.as_millis(),
+                            POLL_EVERY.as_millis(),
                         );
                     }
                     Err(_) => {}
                 }
-                thread::sleep(LOOK_EVERY);
+                thread::sleep(POLL_EVERY);
             }
         });
     }

@@ -22,7 +22,7 @@ use crate::attach::{AttachError, Attached, HostBell, HostLine, OwnBell, Wanted};
 /// How long a host may take to answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 /// Interval between checks for a host or its answer.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_EVERY: Duration = Duration::from_millis(20);
 /// The vector of this side's own doorbell.
 const OWN_VECTOR: usize = 0;
 
@@ -187,7 +187,7 @@ fn wait_for_host(
             told = true;
             say!("wave agent: no host behind the device yet; waiting for one");
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(POLL_EVERY);
     }
 }
 
@@ -208,7 +208,7 @@ fn wait_for_offer(line: &DeviceLine, own: &impl Waiter) -> Result<Offer, DeviceE
         if Instant::now() > deadline {
             return Err(DeviceError::NoAnswer);
         }
-        own.wait(Some(LOOK_EVERY));
+        own.wait(Some(POLL_EVERY));
     }
 }
 

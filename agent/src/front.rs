@@ -43,7 +43,7 @@ pub trait ThreadFront: Front {
     }
 
     /// Does work that takes milliseconds. Only called on a front that is alone.
-    fn look_after(&mut self) {}
+    fn maintain(&mut self) {}
 
     /// Tells the front the doorbell of the agent on its thread, the one that each [`ThreadFront::wait`] gets.
     fn join(&mut self, _bell: &OwnBell) {}
@@ -86,8 +86,8 @@ impl<F: ThreadFront + ?Sized> ThreadFront for &mut F {
         (**self).spin()
     }
 
-    fn look_after(&mut self) {
-        (**self).look_after();
+    fn maintain(&mut self) {
+        (**self).maintain();
     }
 
     fn join(&mut self, bell: &OwnBell) {

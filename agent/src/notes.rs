@@ -53,7 +53,7 @@ impl NotesFrom {
         Ok(NotesFrom { attacher, found, line: None, quiet })
     }
 
-    fn look_after_front(&mut self) {
+    fn check_front(&mut self) {
         let Some(line) = &self.line else { return };
         let (gone, replaced) = (line.connection.hung_up(), line.notes.is_replaced());
         let socket = self.attacher.socket().display();
@@ -98,7 +98,7 @@ impl Front for NotesFrom {
                 let is_late = now.since(line.looked) >= LIFE_CHECK;
                 if is_late {
                     line.looked = now;
-                    self.look_after_front();
+                    self.check_front();
                 }
                 if came { Progress::More } else { Progress::Done }
             }

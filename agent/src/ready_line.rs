@@ -39,7 +39,7 @@ impl ReadyLine {
     }
 
     /// Prints what is due. Returns whether the line was printed, and is over.
-    pub fn look(&mut self, now: Nanos, is_ready: bool) -> bool {
+    pub fn print_due(&mut self, now: Nanos, is_ready: bool) -> bool {
         if is_ready {
             say!("wave agent: {}", self.text);
         } else if now.since(self.attached) >= SILENCE && !std::mem::replace(&mut self.is_late, true)

@@ -364,7 +364,7 @@ impl<F: ThreadFront> Duty for Alone<F> {
         }
         let progress = self.front.poll(now, &mut self.notes);
         self.notes.clear();
-        self.front.look_after();
+        self.front.maintain();
         let worked = progress == Progress::More;
         Ok(if worked && self.front.has_more() {
             Turn::Progress

@@ -164,7 +164,7 @@ impl PeerProcess {
     }
 
     fn hear(&mut self) -> Result<(), String> {
-        let heard = self.dialogue.hear();
+        let heard = self.dialogue.read_line();
         heard.map(drop).map_err(|_| "the bench's peer has ended".to_owned())
     }
 
@@ -174,7 +174,7 @@ impl PeerProcess {
             Chunk::Echo(count) => ('e', count),
             Chunk::Take(count) => ('t', count),
         };
-        self.dialogue.tell(&format!("{letter}{count}")).map_err(|error| error.to_string())?;
+        self.dialogue.write_line(&format!("{letter}{count}")).map_err(|error| error.to_string())?;
         self.hear()?;
         let ns = ns_per(count, body);
         self.hear()?;

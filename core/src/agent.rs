@@ -290,7 +290,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
             progress |= !self.out.staged.is_empty();
             self.commit()?;
         }
-        self.look_after_sleepers();
+        self.kick_sleepers();
         for queue in &mut self.decisions {
             progress |= !queue.poll(&self.port);
         }
@@ -363,7 +363,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
             let extent = message.subject;
             let Layout { config, snapshots, .. } = &self.layout;
             let snapshot = snapshot::read(&self.port, config, snapshots, extent.id)?;
-            self.tell_host(KIND_EXTENT_RETURNED, extent);
+            self.notify_host(KIND_EXTENT_RETURNED, extent);
             self.brain.on_snapshot(now, &snapshot);
             self.resync_asked = None;
             self.synced = true;
@@ -416,7 +416,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
     /// Returns extents that were read, as far as the control queue has room.
     fn return_extents(&mut self) {
         while let Some(&extent) = self.returns.last() {
-            if !self.tell_host(KIND_BULK_RETURNED, extent) {
+            if !self.notify_host(KIND_BULK_RETURNED, extent) {
                 return;
             }
             self.returns.pop();
@@ -429,12 +429,12 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
         if self.resync_asked.is_none_or(|asked| now.since(asked) >= RESYNC_PATIENCE) {
             self.resync_asked = Some(now);
             self.wants_resync = false;
-            self.tell_host(KIND_RESYNC, Subject::default());
+            self.notify_host(KIND_RESYNC, Subject::default());
         }
     }
 
     /// Sends to the host's control context. Returns false if the queue is full: the host does not read it.
-    fn tell_host(&mut self, kind: u16, subject: Subject) -> bool {
+    fn notify_host(&mut self, kind: u16, subject: Subject) -> bool {
         let told =
             self.control.push(&self.port, Tag { kind, flags: 0 }, &[subject.to_word()]).is_ok();
         if told {
@@ -500,7 +500,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
     }
 
     /// Kicks those cores of the list that sleep. A core that spins needs no kick.
-    fn look_after_sleepers(&mut self) {
+    fn kick_sleepers(&mut self) {
         let Some(&first) = self.look_after.first() else { return };
         if is_planted(Planted::DroppedKick) {
             self.look_after.clear();

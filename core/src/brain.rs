@@ -148,7 +148,7 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
     #[inline]
     pub fn on_entry(&mut self, now: Nanos, context: u16, entry: &Upstream) -> Reaction {
         if R::ON {
-            self.hear(now, &Input::Entry { context, entry: *entry });
+            self.record(now, &Input::Entry { context, entry: *entry });
         }
         let mut reaction = Reaction::default();
         if let Some(message) = entry.message {
@@ -173,7 +173,7 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
     /// Starts again from the host's state.
     pub fn on_snapshot(&mut self, now: Nanos, snapshot: &Snapshot) {
         if R::ON {
-            self.hear(now, &Input::Snapshot(snapshot.clone()));
+            self.record(now, &Input::Snapshot(snapshot.clone()));
         }
         for (core, record) in snapshot.cores.iter().enumerate() {
             self.cores.resync(core as u16, record);
@@ -191,7 +191,7 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
     /// Delivers bulk data to the policy.
     pub fn on_bulk(&mut self, now: Nanos, words: &[u64]) -> Result<(), BadBulk> {
         if R::ON {
-            self.hear(now, &Input::Bulk(words.to_vec()));
+            self.record(now, &Input::Bulk(words.to_vec()));
         }
         self.policy.on_bulk(now, words)
     }
@@ -199,7 +199,7 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
     /// Delivers a note to the policy.
     pub fn on_note(&mut self, now: Nanos, note: &Note) {
         if R::ON {
-            self.hear(now, &Input::Note(*note));
+            self.record(now, &Input::Note(*note));
         }
         self.policy.on_note(now, note);
     }
@@ -249,7 +249,7 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
         progress
     }
 
-    fn hear(&mut self, now: Nanos, input: &Input) {
+    fn record(&mut self, now: Nanos, input: &Input) {
         self.news = true;
         self.recorder.record(now, input);
     }

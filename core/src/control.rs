@@ -151,7 +151,7 @@ impl HostControl {
                 Err(_) => requests.fault = true,
             }
         }
-        self.tell_of_bulk(port);
+        self.announce_copies(port);
         requests
     }
 
@@ -178,7 +178,7 @@ impl HostControl {
         while self.bulk_transport == Transport::DmaSync && !port.dma().is_done(ticket) {
             core::hint::spin_loop();
         }
-        self.tell_of_bulk(port);
+        self.announce_copies(port);
         true
     }
 
@@ -188,7 +188,7 @@ impl HostControl {
     }
 
     /// Announces finished copies to the agent, in order, as far as the queue has room.
-    fn tell_of_bulk(&mut self, port: &impl Port) {
+    fn announce_copies(&mut self, port: &impl Port) {
         while let Some(&(subject, words, ticket)) = self.copying.front() {
             let message = Message {
                 kind: KIND_BULK,

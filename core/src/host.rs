@@ -111,7 +111,7 @@ impl Context {
     pub fn send(&mut self, port: &impl Port, message: &Message) {
         self.push(port, Tag { kind: message.kind, flags: 0 }, &message.words());
         self.publish(port);
-        self.look_for_sleeping_agent(port);
+        self.ring_sleeping_agent(port);
     }
 
     /// Sends a message if there is room for it. Returns whether there was.
@@ -148,7 +148,7 @@ impl Context {
         self.unsure = true;
     }
 
-    fn look_for_sleeping_agent(&mut self, port: &impl Port) {
+    fn ring_sleeping_agent(&mut self, port: &impl Port) {
         if !is_planted(Planted::MissingFence) {
             self.up.fence(port);
         }
@@ -277,7 +277,7 @@ impl HostCore {
         self.context.push(port, tag, &message.words());
         self.context.publish(port);
         if self.asks {
-            self.context.look_for_sleeping_agent(port);
+            self.context.ring_sleeping_agent(port);
         }
     }
 
@@ -303,7 +303,7 @@ impl HostCore {
             self.parked = false;
             self.park.unpark(port);
         }
-        if let Some(work) = self.look(port, mechanism) {
+        if let Some(work) = self.poll_queue(port, mechanism) {
             return Next::Run(work);
         }
         if let Some(held) = self.held.take() {
@@ -324,7 +324,7 @@ impl HostCore {
         }
         let found = match is_planted(Planted::NoSecondLook) {
             true => None,
-            false => self.look(port, mechanism),
+            false => self.poll_queue(port, mechanism),
         };
         match found {
             Some(work) => {
@@ -351,7 +351,7 @@ impl HostCore {
         if let Some(held) = self.held.take() {
             self.push_alone(port, held.kind, &held.words());
         }
-        let work = self.look(port, mechanism);
+        let work = self.poll_queue(port, mechanism);
         debug_assert!(work.is_none(), "a core that is offline commits nothing");
         self.asks = false;
     }
@@ -360,7 +360,7 @@ impl HostCore {
     pub fn ask_anew(&mut self, port: &impl Port) {
         self.asks = true;
         self.ask_again(port);
-        self.context.look_for_sleeping_agent(port);
+        self.context.ring_sleeping_agent(port);
     }
 
     /// A message that neither asks nor answers.
@@ -370,7 +370,7 @@ impl HostCore {
     }
 
     #[inline]
-    fn look<M: Mechanism>(&mut self, port: &impl Port, mechanism: &mut M) -> Option<M::Work> {
+    fn poll_queue<M: Mechanism>(&mut self, port: &impl Port, mechanism: &mut M) -> Option<M::Work> {
         for _ in 0..self.budget {
             let decision = match self.down.pop(port) {
                 Ok(None) => return None,
@@ -392,7 +392,7 @@ impl HostCore {
             if code == Code::Complete {
                 self.run = self.run.wrapping_add(1);
             }
-            self.tell(port, Outcome { txn: decision.txn, code, run: self.run });
+            self.send_outcome(port, Outcome { txn: decision.txn, code, run: self.run });
             if let Ok(work) = result {
                 self.asks = false;
                 self.idle_since = None;
@@ -407,7 +407,7 @@ impl HostCore {
 
     /// Message and outcome of one switch: one entry, one publish.
     #[inline]
-    fn tell(&mut self, port: &impl Port, outcome: Outcome) {
+    fn send_outcome(&mut self, port: &impl Port, outcome: Outcome) {
         let word = outcome.to_word();
         let asks = match outcome.code {
             Code::Complete | Code::CpuOffline | Code::CpuUnavailable => 0,

@@ -56,7 +56,7 @@ impl Watchdog {
     /// Checks once. `idle` is a core that is idle now, if there is one; `still_waits` tells whether a subject is runnable at
     /// exactly this sequence; `waiting` yields the runnable subjects, from the given id on, then from 0.
     /// Returns the subject that has waited longest, if its wait has reached the patience.
-    pub fn look<I: Iterator<Item = (Subject, Sequence)>>(
+    pub fn check<I: Iterator<Item = (Subject, Sequence)>>(
         &mut self,
         now: Nanos,
         idle: Option<u16>,
@@ -124,7 +124,7 @@ mod tests {
         let mut barked = None;
         for look in 0..40u32 {
             let sequence = |id| Sequence(if id == STARVED { 7 } else { look });
-            let bark = watchdog.look(
+            let bark = watchdog.check(
                 Nanos(u64::from(look) * 5),
                 Some(1),
                 |subject, at| sequence(subject.id) == at,
@@ -148,7 +148,7 @@ mod tests {
             // Every third time all cores are busy.
             let idle = (look % 3 != 0).then_some(0);
             let one = |_| [(subject(1), Sequence(1))].into_iter();
-            assert_eq!(watchdog.look(Nanos(look * 5), idle, |_, _| true, one), None);
+            assert_eq!(watchdog.check(Nanos(look * 5), idle, |_, _| true, one), None);
         }
     }
 }

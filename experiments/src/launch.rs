@@ -44,7 +44,7 @@ pub const BENCHES: [(&str, &str); 13] = [
     ),
 ];
 /// Polling interval while waiting for a process to end.
-const LOOK_EVERY: Duration = Duration::from_micros(200);
+const POLL_EVERY: Duration = Duration::from_micros(200);
 
 /// A command that runs `wave` with these arguments: this program, or the one beside `wave-bench`.
 pub fn wave<W: AsRef<OsStr>>(words: impl IntoIterator<Item = W>) -> io::Result<Command> {
@@ -124,7 +124,7 @@ impl Process {
             match self.0.try_wait() {
                 Ok(Some(status)) => return Some(status),
                 _ if start.elapsed() > patience => return None,
-                _ => std::thread::sleep(LOOK_EVERY),
+                _ => std::thread::sleep(POLL_EVERY),
             }
         }
     }
@@ -185,7 +185,7 @@ impl Dialogue {
     ///
     /// # Errors
     /// The process has closed its standard input.
-    pub fn tell(&mut self, line: &str) -> io::Result<()> {
+    pub fn write_line(&mut self, line: &str) -> io::Result<()> {
         writeln!(self.told, "{line}")
     }
 
@@ -193,7 +193,7 @@ impl Dialogue {
     ///
     /// # Errors
     /// The process has ended.
-    pub fn hear(&mut self) -> io::Result<String> {
+    pub fn read_line(&mut self) -> io::Result<String> {
         let mut line = String::new();
         match self.says.read_line(&mut line)? {
             0 => Err(ErrorKind::UnexpectedEof.into()),
@@ -216,9 +216,9 @@ mod tests {
     #[test]
     fn dialogue_exchanges_lines_and_reports_the_end() {
         let mut cat = Dialogue::start(Command::new("head").args(["-n", "1"])).unwrap();
-        cat.tell("what is told").unwrap();
-        assert_eq!(cat.hear().unwrap(), "what is told");
-        assert_eq!(cat.hear().unwrap_err().kind(), ErrorKind::UnexpectedEof);
+        cat.write_line("what is told").unwrap();
+        assert_eq!(cat.read_line().unwrap(), "what is told");
+        assert_eq!(cat.read_line().unwrap_err().kind(), ErrorKind::UnexpectedEof);
         assert!(cat.process().wait_for_end(Duration::from_secs(60)).unwrap().success());
     }
 

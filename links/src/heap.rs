@@ -6,9 +6,9 @@ use std::os::unix::fs::FileExt;
 use wave_core::clock::Nanos;
 
 /// Shortest interval between looks at a process's memory.
-const LOOK_EVERY: Nanos = Nanos::from_millis(500);
+const POLL_EVERY: Nanos = Nanos::from_millis(500);
 /// Looks in a row that find free memory before it is returned. Memory that is soon used again is in use at one of them.
-const LOOKS: u32 = 4;
+const TRIMS: u32 = 4;
 /// Smaller amounts are not worth returning.
 const RELEASE_BYTES: usize = 4 << 20;
 
@@ -64,10 +64,10 @@ impl Spare {
 
     /// Returns memory if much is free. Call it often, best while there is nothing else to do; `has_worked` says whether the
     /// process has done something since the last call.
-    pub fn look(&mut self, now: Nanos, has_worked: bool) {
+    pub fn trim(&mut self, now: Nanos, has_worked: bool) {
         self.has_worked |= has_worked;
         let may_be_due = self.has_worked || self.watch.looks > 0;
-        if !may_be_due || now.since(self.looked) < LOOK_EVERY {
+        if !may_be_due || now.since(self.looked) < POLL_EVERY {
             return;
         }
         (self.looked, self.has_worked) = (now, false);
@@ -113,7 +113,7 @@ impl Watch {
 
     fn is_due(&mut self, resident: usize, in_use: impl Fn() -> Option<usize>) -> bool {
         self.looks = if self.is_much_free(resident, in_use) { self.looks + 1 } else { 0 };
-        self.looks >= LOOKS
+        self.looks >= TRIMS
     }
 
     fn is_much_free(&mut self, resident: usize, in_use: impl Fn() -> Option<usize>) -> bool {
@@ -145,32 +145,32 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     impl Watch {
-        /// Looks until memory is due. Returns the number of looks, at most [`LOOKS`] and one.
-        fn looks(&mut self, resident: usize, in_use: usize) -> u32 {
-            (1..=LOOKS).find(|_| self.is_due(resident, || Some(in_use))).unwrap_or(LOOKS + 1)
+        /// Looks until memory is due. Returns the number of looks, at most [`TRIMS`] and one.
+        fn trims(&mut self, resident: usize, in_use: usize) -> u32 {
+            (1..=TRIMS).find(|_| self.is_due(resident, || Some(in_use))).unwrap_or(TRIMS + 1)
         }
     }
 
-    const NEVER: u32 = LOOKS + 1;
+    const NEVER: u32 = TRIMS + 1;
 
     #[test]
     fn memory_is_returned_once_after_a_flood() {
         let mut watch = Watch::new(10 * MIB, || Some(MIB));
         // A flood takes memory, and all of it is in use.
-        assert_eq!(watch.looks(110 * MIB, 101 * MIB), NEVER);
+        assert_eq!(watch.trims(110 * MIB, 101 * MIB), NEVER);
         // It is over, and nothing has gone back.
-        assert_eq!(watch.looks(110 * MIB, 2 * MIB), LOOKS);
+        assert_eq!(watch.trims(110 * MIB, 2 * MIB), TRIMS);
         watch.released(12 * MIB, || Some(2 * MIB));
-        assert_eq!(watch.looks(12 * MIB, 2 * MIB), NEVER);
+        assert_eq!(watch.trims(12 * MIB, 2 * MIB), NEVER);
         // Less than the amount that is worth it.
-        assert_eq!(watch.looks(11 * MIB + RELEASE_BYTES, 2 * MIB), NEVER);
+        assert_eq!(watch.trims(11 * MIB + RELEASE_BYTES, 2 * MIB), NEVER);
     }
 
     #[test]
     fn memory_that_is_soon_used_again_stays() {
         let mut watch = Watch::new(10 * MIB, || Some(MIB));
         for _ in 0..10 {
-            assert!((1..LOOKS).all(|_| !watch.is_due(50 * MIB, || Some(MIB))));
+            assert!((1..TRIMS).all(|_| !watch.is_due(50 * MIB, || Some(MIB))));
             assert!(!watch.is_due(50 * MIB, || Some(41 * MIB)));
         }
     }
@@ -178,11 +178,11 @@ mod tests {
     #[test]
     fn memory_that_is_not_the_heaps_is_tried_once() {
         let mut watch = Watch::new(10 * MIB, || Some(MIB));
-        assert_eq!(watch.looks(50 * MIB, MIB), LOOKS);
+        assert_eq!(watch.trims(50 * MIB, MIB), TRIMS);
         watch.released(50 * MIB, || Some(MIB));
-        assert_eq!(watch.looks(50 * MIB, MIB), NEVER);
+        assert_eq!(watch.trims(50 * MIB, MIB), NEVER);
         // A flood during which memory was returned is over.
         watch.released(150 * MIB, || Some(101 * MIB));
-        assert_eq!(watch.looks(150 * MIB, MIB), LOOKS);
+        assert_eq!(watch.trims(150 * MIB, MIB), TRIMS);
     }
 }

@@ -21,10 +21,10 @@ fn freed_memory_between_memory_in_use_leaves_the_process() {
     pieces.resize_with(1 << 20, || Some(Box::new([1; 64])));
     let height = resident();
     assert!(height > before + 64 * MIB, "{before} bytes before, then {height}");
-    spare.look(Nanos::from_millis(1_000), true);
+    spare.trim(Nanos::from_millis(1_000), true);
     let kept: Vec<_> = pieces.iter_mut().step_by(1 << 16).map(Option::take).collect();
     drop(pieces);
-    (2..10).for_each(|second| spare.look(Nanos::from_millis(1_000 * second), second == 2));
+    (2..10).for_each(|second| spare.trim(Nanos::from_millis(1_000 * second), second == 2));
     let after = resident();
     assert!(after < before + 16 * MIB, "{before} bytes before, {height} at most, {after} after");
     drop(kept);

@@ -257,7 +257,7 @@ impl Server for Run<'_> {
     }
 
     fn between(&mut self) {
-        self.client.look(self.recorder);
+        self.client.poll(self.recorder);
     }
 
     fn ends_early(&self) -> bool {
@@ -404,7 +404,7 @@ impl Client {
     }
 
     /// Receives replies, and sends due retries.
-    fn look(&mut self, recorder: &Recorder) {
+    fn poll(&mut self, recorder: &Recorder) {
         for at in 0..self.senders.len() {
             for _ in 0..TAKEN_MAX {
                 let Ok(bytes) = self.senders[at].socket.recv(&mut self.buffer) else { break };

@@ -225,11 +225,11 @@ impl Process {
 
     pub fn line(&mut self) -> Result<String, String> {
         let ended = "a process of the bench has ended; its message is above";
-        self.0.hear().map_err(|_| ended.to_owned())
+        self.0.read_line().map_err(|_| ended.to_owned())
     }
 
     fn ask(&mut self) -> Result<String, String> {
-        self.0.tell("").map_err(|error| format!("a process of the bench: {error}"))?;
+        self.0.write_line("").map_err(|error| format!("a process of the bench: {error}"))?;
         self.line()
     }
 

@@ -18,7 +18,7 @@ use wave_workloads::cpu;
 use crate::run::Work;
 use view::View;
 
-const LOOK_EVERY: Duration = Duration::from_millis(400);
+const POLL_EVERY: Duration = Duration::from_millis(400);
 
 /// The system that runs now. The run sets it; the view reads it.
 #[derive(Clone, Debug, Default)]
@@ -79,7 +79,7 @@ impl Live {
             }
             let mut before = View::default();
             while !stopped.load(Ordering::SeqCst) {
-                let view = look(&feed, &before);
+                let view = snapshot(&feed, &before);
                 if terminal.draw(|frame| view::draw(frame, &view)).is_err() {
                     break;
                 }
@@ -110,7 +110,7 @@ impl Drop for Live {
     }
 }
 
-fn look(feed: &Feed, before: &View) -> View {
+fn snapshot(feed: &Feed, before: &View) -> View {
     let watched = feed.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let enclaves: Vec<_> = watched.enclaves.iter().filter_map(Weak::upgrade).collect();
     let stats = enclaves.iter().map(|enclave| (enclave.stats(), enclave.alive())).collect();
@@ -121,7 +121,7 @@ fn look(feed: &Feed, before: &View) -> View {
 
 /// Waits for the next update. Returns whether `q` or Ctrl-C was pressed meanwhile.
 fn wants_to_leave() -> bool {
-    match event::poll(LOOK_EVERY) {
+    match event::poll(POLL_EVERY) {
         Ok(true) => match event::read() {
             Ok(Event::Key(key)) => {
                 let interrupt = key.modifiers.contains(KeyModifiers::CONTROL);
@@ -131,7 +131,7 @@ fn wants_to_leave() -> bool {
         },
         Ok(false) => false,
         Err(_) => {
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_EVERY);
             false
         }
     }

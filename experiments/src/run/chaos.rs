@@ -19,7 +19,7 @@ use super::preemptions::Preempted;
 use super::seating;
 use super::service::Service;
 use super::system::{Hosted, attributes};
-use super::{Failure, Found, Ground, keep_house, variant_result};
+use super::{Failure, Found, Ground, pin_housekeeping, variant_result};
 use crate::scenario::{Agent, Chaos, Variant};
 use wave_links::words::counted;
 use wave_report::model::VariantResult;
@@ -71,7 +71,7 @@ fn one(
 ) -> Result<Tally, Failure> {
     let run = &ground.scenario.run;
     let seating = seating::seat(&ground.cpus, variant.host.cores as usize, 1);
-    keep_house(&seating, &ground.cpus)?;
+    pin_housekeeping(&seating, &ground.cpus)?;
     let logs = ground.logs(&variant.name);
     let mut hosted = Hosted::start(variant.host, agent, &seating, 0, &seating.workers, logs)?;
     let shared = Arc::new(Shared {

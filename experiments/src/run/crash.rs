@@ -27,12 +27,12 @@ use super::point::{DRAIN_PATIENCE, Terms, for_report};
 use super::seating;
 use super::service::{Ran, Work};
 use super::system::{Delta, EnclaveServer, Hosted, Sample};
-use super::{Failure, Found, Ground, keep_house, limits, mix, variant_result};
+use super::{Failure, Found, Ground, limits, mix, pin_housekeeping, variant_result};
 use crate::scenario::{Agent, Crash, Load, Variant};
 use wave_report::model::VariantResult;
 
 /// Polling interval of the killing thread, which watches what decides.
-const LOOK_EVERY: Duration = Duration::from_micros(50);
+const POLL_EVERY: Duration = Duration::from_micros(50);
 /// Time allowed for the host to notice, and for a turned-out agent to leave.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -86,7 +86,7 @@ fn one(
     let seating = seating::seat(&ground.cpus, cores, 1);
     let mix = mix(workload, 1);
     let work = Work::new(Arc::clone(&ground.service), &mix, cores);
-    keep_house(&seating, &ground.cpus)?;
+    pin_housekeeping(&seating, &ground.cpus)?;
     let logs = ground.logs(&variant.name);
     let mut hosted = Hosted::start(variant.host, agent, &seating, 0, &seating.workers, logs)?;
     ground.feed.watch(vec![Arc::downgrade(&hosted.enclave)], &work);
@@ -193,7 +193,7 @@ fn kill(hosted: &mut Hosted, stopped: bool) -> Result<Kill, Failure> {
             let text = format!("the host did not notice the loss of its agent ({signal:?})");
             return Err(Failure::Check(text));
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(POLL_EVERY);
     }
     let fallback = start.elapsed();
     let start = Instant::now();

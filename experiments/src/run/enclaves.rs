@@ -17,7 +17,7 @@ use super::point::{DRAIN_PATIENCE, Terms, for_report};
 use super::seating::{self, Seating};
 use super::service::Work;
 use super::system::{Delta, EnclaveServer, Hosted, Sample};
-use super::{Failure, Found, Ground, keep_house, mix, take_generators_seat, variant_result};
+use super::{Failure, Found, Ground, mix, pin_housekeeping, take_generators_seat, variant_result};
 use crate::scenario::{Agent, Enclaves, Load, Scenario, Variant};
 use wave_links::words::counted;
 use wave_report::model::{Point, VariantResult};
@@ -110,7 +110,7 @@ impl Group {
         let seating = seating::seat(&ground.cpus, all_cores, count as usize);
         let mix = mix(workload, count);
         let work = Work::new(Arc::clone(&ground.service), &mix, all_cores);
-        keep_house(&seating, &ground.cpus)?;
+        pin_housekeeping(&seating, &ground.cpus)?;
         let mut hosted = Vec::new();
         for (index, cpus) in seating.workers.chunks(cores).enumerate() {
             let logs = ground.logs(&format!("{} enclave {}", variant.name, index + 1));

@@ -337,7 +337,7 @@ pub fn limits(workload: &Workload) -> Limits {
 }
 
 /// Pins the calling thread to a place from which it may start housekeeping threads.
-fn keep_house(seating: &Seating, cpus: &[usize]) -> Result<(), Failure> {
+fn pin_housekeeping(seating: &Seating, cpus: &[usize]) -> Result<(), Failure> {
     cpu::pin_current_thread_to(&seating.housekeeping(cpus)).map_err(Failure::cannot)
 }
 

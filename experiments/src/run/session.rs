@@ -12,7 +12,7 @@ use super::preemptions::Preempted;
 use super::seating;
 use super::service::Work;
 use super::system::System;
-use super::{Failure, Ground, keep_house, mix, take_generators_seat};
+use super::{Failure, Ground, mix, pin_housekeeping, take_generators_seat};
 use crate::scenario::Variant;
 
 /// A running system.
@@ -37,7 +37,7 @@ impl<'a> Session<'a> {
         // Threads that Linux has taken off a CPU may hold a slot meanwhile.
         let slots = if agents > 0 { cores } else { cores + 16 };
         let work = Work::new(Arc::clone(&ground.service), &mix, slots);
-        keep_house(&seating, &ground.cpus)?;
+        pin_housekeeping(&seating, &ground.cpus)?;
         let system = System::start(variant, &seating, &work, ground.logs(&variant.name))?;
         take_generators_seat(&seating)?;
         let mut terms = Terms::new(workload, run, mix, &seating);

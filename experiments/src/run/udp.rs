@@ -17,7 +17,7 @@ use super::neighbours::Neighbours;
 use super::rpc::host_options;
 use super::seating::{self, Seating};
 use super::udp_report::Header;
-use super::{Failure, Journal, keep_house, take_generators_seat};
+use super::{Failure, Journal, pin_housekeeping, take_generators_seat};
 use crate::scenario::Udp;
 use crate::store;
 use wave_lab::progress::Progress;
@@ -51,7 +51,7 @@ pub fn run(scenario: &Udp, quiet: bool, journal: &Journal) -> Result<UdpResult, 
     let mut systems = Vec::new();
     for &outstanding in &scenario.outstanding {
         progress.begin(&format!("starting an agent with {outstanding} outstanding"));
-        keep_house(&seating, &cpus)?;
+        pin_housekeeping(&seating, &cpus)?;
         let mut system = System::start(scenario, outstanding, &seating)?;
         // Warm-up.
         system.measure(scenario)?;

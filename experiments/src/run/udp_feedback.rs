@@ -20,7 +20,7 @@ use super::rounds::over_rounds;
 use super::rpc::host_options;
 use super::seating::{self, Seating};
 use super::udp_report::Header;
-use super::{Failure, Journal, keep_house, take_generators_seat};
+use super::{Failure, Journal, pin_housekeeping, take_generators_seat};
 use crate::scenario::UdpFeedback;
 use crate::store;
 use wave_lab::progress::Progress;
@@ -119,7 +119,7 @@ pub fn run(
     progress.say(&super::planned(steps, scenario.seconds));
     let neighbours = Neighbours::on(&cpus);
     progress.begin("starting an agent and its host");
-    keep_house(&seating, &cpus)?;
+    pin_housekeeping(&seating, &cpus)?;
     let mut system = System::start(scenario, seating)?;
     // Warm-up.
     system.capacity(scenario)?;

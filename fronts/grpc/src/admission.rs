@@ -73,7 +73,7 @@ pub struct Connection {
     core: usize,
     /// A [`Doing`] in one word: nanoseconds times four, plus its variant.
     doing: AtomicU64,
-    was_told: AtomicBool,
+    got_goaway: AtomicBool,
 }
 
 impl Connection {
@@ -100,7 +100,7 @@ impl Connection {
     /// Order in which the connections of an address are closed; `None` if this one has calls or got its GOAWAY already. For a
     /// grace period, an unfinished handshake comes after all others: it may be a new client's.
     fn rank(&self, now: Nanos) -> Option<(u8, Nanos)> {
-        if self.was_told.load(Ordering::Relaxed) {
+        if self.got_goaway.load(Ordering::Relaxed) {
             return None;
         }
         match self.doing() {
@@ -173,7 +173,7 @@ impl Admission {
                     cut => cut,
                 },
             };
-            let Some(leave) = lists.tell_one(own, now) else { return Admitting::default() };
+            let Some(leave) = lists.choose_goaway(own, now) else { return Admitting::default() };
             leaves.push(leave);
             leaves.extend(cut);
         }
@@ -183,8 +183,8 @@ impl Admission {
             || Arc::new(Account { held: AtomicUsize::new(0), totals: Arc::clone(&self.totals) }),
             |entry| Arc::clone(&entry.account),
         );
-        let (doing, was_told) = (AtomicU64::new(now.0 << 2), AtomicBool::new(false));
-        let connection = Arc::new(Connection { id, account, core, doing, was_told });
+        let (doing, got_goaway) = (AtomicU64::new(now.0 << 2), AtomicBool::new(false));
+        let connection = Arc::new(Connection { id, account, core, doing, got_goaway });
         lists.add(address, &connection);
         let admission = Arc::clone(self);
         Admitting { leaves, admitted: Some(Admitted { connection, address, admission }) }
@@ -193,7 +193,7 @@ impl Admission {
     /// Chooses a connection to close, because there is no descriptor for a new one.
     pub fn make_room(&self, now: Nanos) -> Option<Leave> {
         let mut lists = self.lists();
-        lists.cut_one().or_else(|| lists.tell_one(0, now))
+        lists.cut_one().or_else(|| lists.choose_goaway(0, now))
     }
 
     /// Numbers of open connections, and of those among them with a GOAWAY.
@@ -215,7 +215,7 @@ type Candidate = (Reverse<usize>, (u8, Nanos), Address, u64);
 impl Lists {
     /// Chooses the connection that gets a GOAWAY, or ends at once if its handshakes are not done: of the address with the most,
     /// but of none that has fewer than `own`.
-    fn tell_one(&mut self, own: usize, now: Nanos) -> Option<Leave> {
+    fn choose_goaway(&mut self, own: usize, now: Nanos) -> Option<Leave> {
         let mut looks = 0;
         let mut first: Option<Candidate> = None;
         for &(open, address) in &self.ranking {
@@ -236,7 +236,7 @@ impl Lists {
         self.recount(address, |entry| {
             entry.open -= 1;
             let connection = entry.connections.get(&id)?;
-            connection.was_told.store(true, Ordering::Relaxed);
+            connection.got_goaway.store(true, Ordering::Relaxed);
             let at_once = matches!(connection.doing(), Doing::Opening(_));
             Some(Leave { core: connection.core, id, at_once })
         })
@@ -265,13 +265,13 @@ impl Lists {
     }
 
     fn remove(&mut self, address: Address, id: u64) {
-        let was_told = self.leaving.iter().position(|told| *told == (address, id));
-        match was_told {
+        let got_goaway = self.leaving.iter().position(|told| *told == (address, id));
+        match got_goaway {
             Some(at) => drop(self.leaving.remove(at)),
             None => self.open -= 1,
         }
         self.recount(address, |entry| {
-            entry.open -= usize::from(was_told.is_none());
+            entry.open -= usize::from(got_goaway.is_none());
             entry.connections.remove(&id)
         });
     }

@@ -7,7 +7,7 @@
 //! A call's memory is bounded in both directions: it reads from the client only while at most a window of earlier messages is
 //! untaken by the host, and the host sends at most a window beyond what was passed on to the client.
 
-mod news;
+mod services;
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -369,7 +369,7 @@ impl Call {
         match &mut self.route {
             Route::Watch(service, _) => {
                 *service = Some(health::service(&message).map_err(Stop::Refused)?);
-                Ok(self.tell_health(shared)?)
+                Ok(self.send_health(shared)?)
             }
             Route::Load(times) => {
                 let every = orca::interval(&message).map_err(Stop::Refused)?;
@@ -475,7 +475,7 @@ impl Call {
 
     /// Handles the time of [`Call::due`]: sends a load report, or ends the call at its deadline.
     pub(crate) fn expire(&mut self, shared: &mut Shared) {
-        if self.tells_load(shared) {
+        if self.send_load_report(shared) {
             return;
         }
         self.drop_replies();
@@ -584,7 +584,7 @@ impl Call {
             }
         }
         let Some(mut trailers) = self.out.trailers.take() else {
-            self.tell_health(shared)?;
+            self.send_health(shared)?;
             return Ok(Written::All);
         };
         if shared.reports_load && self.is_hosts() {

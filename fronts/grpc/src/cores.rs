@@ -16,9 +16,9 @@ use wave_agent::{pin, serve};
 use crate::admission::Admission;
 use crate::connect::{self, Door, Errand, Place};
 use crate::engine::Engine;
-use crate::far_core::FarCore;
 use crate::front::{FrontError, RpcFront, RpcOptions};
-use crate::host::{Far, Host};
+use crate::host::{Host, Remote};
+use crate::remote_core::RemoteCore;
 use crate::shared::{FrontCounts, Shared, Totals};
 use crate::slots::Ready;
 
@@ -64,7 +64,7 @@ pub fn start(
     common: &Common,
     mut listeners: Vec<TcpListener>,
     first: &Arc<Ready>,
-) -> Result<(Vec<CoreThread>, Vec<FarCore>), FrontError> {
+) -> Result<(Vec<CoreThread>, Vec<RemoteCore>), FrontError> {
     let (mut threads, mut ends) = (Vec::new(), Vec::new());
     let mut places = vec![Place::own()];
     let cpus = &common.options.connection_cpus;
@@ -78,9 +78,9 @@ pub fn start(
             Entrance::Takes(errands)
         };
         let ready = Arc::new(Ready::default());
-        let (far, end) = Far::new(Arc::clone(&ready), Arc::clone(first));
-        ends.push(FarCore::new(end));
-        threads.push(CoreThread::start(common.clone(), cpu, far, entrance, ready, first)?);
+        let (remote, end) = Remote::new(Arc::clone(&ready), Arc::clone(first));
+        ends.push(RemoteCore::new(end));
+        threads.push(CoreThread::start(common.clone(), cpu, remote, entrance, ready, first)?);
     }
     threads.reverse();
     ends.reverse();
@@ -91,7 +91,7 @@ impl CoreThread {
     fn start(
         common: Common,
         cpu: usize,
-        far: Far,
+        remote: Remote,
         entrance: Entrance,
         ready: Arc<Ready>,
         first: &Arc<Ready>,
@@ -101,7 +101,7 @@ impl CoreThread {
         let thread = thread::Builder::new().name(format!("wave-conn-{cpu}"));
         let thread = thread.spawn(move || {
             let made = pin(cpu).map_err(FrontError::Cpu);
-            let made = made.and_then(|()| make(common, far, entrance, own));
+            let made = made.and_then(|()| make(common, remote, entrance, own));
             let (told, front) = match made {
                 Ok(front) => (Ok(()), Some(front)),
                 Err(error) => (Err(error), None),
@@ -165,13 +165,13 @@ impl Drop for CoreThread {
 /// Starts a core on a thread of its own.
 fn make(
     common: Common,
-    far: Far,
+    remote: Remote,
     entrance: Entrance,
     ready: Arc<Ready>,
 ) -> Result<RpcFront, FrontError> {
     let Common { options, start, totals, admission, tls } = common;
     let mut shared = Shared::new(options.limits, start, totals);
-    shared.host = Some(Host::Far(far));
+    shared.host = Some(Host::Remote(remote));
     shared.reports_load = options.load_reports;
     let engine = Engine::new(shared, Vec::new(), Arc::clone(&ready));
     let engine = Rc::new(RefCell::new(engine));

@@ -19,15 +19,15 @@ use wave_rpc::window::Load;
 
 use crate::admission::Leave;
 use crate::call::{Call, Fate, Route};
-use crate::far_core::FarCore;
 use crate::host::{Host, Own, Owner, unavailable};
 use crate::http2_stream::Stream;
-use crate::lanes::Told;
+use crate::lanes::ToCore;
 use crate::limits::{CALL_BYTES, RESET_SOON};
 use crate::methods::Methods;
 use crate::orca;
 use crate::peer::Peer;
 use crate::reflection;
+use crate::remote_core::RemoteCore;
 use crate::reply;
 use crate::request::{self, Refusal};
 use crate::shared::Shared;
@@ -46,18 +46,18 @@ pub struct Engine {
     events: Vec<Event>,
     was_serving: bool,
     /// The connection cores, on the first core of a front that has some. This core then has no calls of its own.
-    cores: Vec<FarCore>,
+    cores: Vec<RemoteCore>,
     /// Number of hosts attached so far.
     hosts: u32,
     /// When the host's load was last sampled.
     measured: Nanos,
     /// Last state of the host that connection cores were told: whether one is attached, and whether it is ready.
-    told: (bool, bool),
+    announced: (bool, bool),
 }
 
 impl Engine {
     /// An engine without calls. `cores` bring the calls of their connections. `ready` is rung when there is something to do.
-    pub fn new(shared: Shared, cores: Vec<FarCore>, ready: Arc<Ready>) -> Engine {
+    pub fn new(shared: Shared, cores: Vec<RemoteCore>, ready: Arc<Ready>) -> Engine {
         Engine {
             shared,
             peers: Vec::new(),
@@ -69,7 +69,7 @@ impl Engine {
             cores,
             hosts: 0,
             measured: Nanos(0),
-            told: (false, false),
+            announced: (false, false),
         }
     }
 
@@ -82,8 +82,8 @@ impl Engine {
     /// Also if no part is left that could answer.
     pub fn is_empty(&self) -> bool {
         let is_alone = self.shared.host.as_ref().is_some_and(Host::is_abandoned);
-        let is_heard = !self.is_behind() && self.cores.iter().all(FarCore::is_heard);
-        self.peers.is_empty() && self.open() == 0 && is_heard || is_alone
+        let has_no_request = !self.is_behind() && self.cores.iter().all(RemoteCore::has_no_request);
+        self.peers.is_empty() && self.open() == 0 && has_no_request || is_alone
     }
 
     /// Ends a connection of this core, if it is still open.
@@ -189,7 +189,7 @@ impl Engine {
     /// Forgets a host that has gone, and answers its calls at once.
     pub fn detach(&mut self) {
         self.shared.host = self.shared.host.take().and_then(Host::gone);
-        self.tell_cores();
+        self.notify_cores();
         for slot in self.calls.used() {
             let Some((call, _)) = self.calls.get(slot) else { continue };
             // Calls that have not begun yet were meant for its methods, too.
@@ -221,7 +221,7 @@ impl Engine {
         let mut progress = self.ready.take_rung();
         progress |= self.attend();
         progress |= self.expire(now);
-        progress |= self.hear(now);
+        progress |= self.take_requests(now);
         let mut until = self.shared.deadlines.first().map(|(at, _)| *at);
         if let Some(host) = &mut self.shared.host {
             let mut events = std::mem::take(&mut self.events);
@@ -244,11 +244,11 @@ impl Engine {
                 }
             }
         }
-        if now.since(self.measured) >= orca::LOOK_EVERY {
+        if now.since(self.measured) >= orca::POLL_EVERY {
             self.measure(now);
         }
-        self.tell_health();
-        self.tell_cores();
+        self.send_health();
+        self.notify_cores();
         if self.flush() {
             until = until.into_iter().chain([now + ROOM_EVERY]).min();
         }
@@ -266,28 +266,28 @@ impl Engine {
     }
 
     /// Takes requests of connection cores. Returns whether there were any.
-    fn hear(&mut self, now: Nanos) -> bool {
+    fn take_requests(&mut self, now: Nanos) -> bool {
         let mut any = false;
         for (at, core) in self.cores.iter_mut().enumerate() {
             let own = self.shared.host.as_mut().and_then(Host::own_mut);
-            any |= core.hear(at, self.hosts, own, now);
+            any |= core.take_requests(at, self.hosts, own, now);
         }
         any
     }
 
     /// Tells connection cores of a host that came, is ready, or went.
-    fn tell_cores(&mut self) {
+    fn notify_cores(&mut self) {
         let host = self.shared.host.as_ref();
         let state = (host.is_some(), host.is_some_and(Host::is_ready));
-        if self.cores.is_empty() || std::mem::replace(&mut self.told, state) == state {
+        if self.cores.is_empty() || std::mem::replace(&mut self.announced, state) == state {
             return;
         }
         let (number, spin) = (self.hosts, host.map_or(Nanos(0), Host::spin));
         for core in &mut self.cores {
-            core.tell(match state {
-                (false, _) => Told::Gone,
-                (true, false) => Told::Attached,
-                (true, true) => Told::Ready { host: number, spin },
+            core.send(match state {
+                (false, _) => ToCore::Gone,
+                (true, false) => ToCore::Attached,
+                (true, true) => ToCore::Ready { host: number, spin },
             });
         }
     }
@@ -336,7 +336,7 @@ impl Engine {
         true
     }
 
-    fn tell_health(&mut self) {
+    fn send_health(&mut self) {
         let is_serving = self.shared.is_serving();
         if std::mem::replace(&mut self.was_serving, is_serving) != is_serving {
             for slot in self.calls.used() {
@@ -348,10 +348,10 @@ impl Engine {
     /// Samples the host's load. Does nothing on a core that does not have its queues.
     pub fn measure(&mut self, now: Nanos) {
         self.measured = now;
-        if !matches!(self.shared.host, Some(Host::Far(_))) {
+        if !matches!(self.shared.host, Some(Host::Remote(_))) {
             let own = self.shared.host.as_ref().and_then(Host::own);
             let queues = own.map_or(Queues::default(), |own| own.dispatch.queues());
-            self.shared.totals.load.look(now, queues);
+            self.shared.totals.load.sample(now, queues);
         }
     }
 
@@ -387,7 +387,7 @@ impl Engine {
 
     fn on_service(&mut self, service: Service) {
         for core in &mut self.cores {
-            core.tell(Told::Event(Event::Service(service.clone())));
+            core.send(ToCore::Event(Event::Service(service.clone())));
         }
         self.shared.methods = Some(Rc::new(Methods::new(service)));
     }

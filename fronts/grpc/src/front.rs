@@ -115,7 +115,7 @@ struct Line {
     bell: OwnBell,
     /// The bell's descriptor, if the runtime can wait for it.
     rung: Option<AsyncFd<OwnedFd>>,
-    looked: Nanos,
+    host_checked: Nanos,
     /// The line to print once calls are accepted.
     ready: Option<ReadyLine>,
 }
@@ -323,10 +323,10 @@ impl RpcFront {
         self.engine.borrow().shared.now()
     }
 
-    fn look_after_host(&mut self, now: Nanos) {
+    fn check_host(&mut self, now: Nanos) {
         if let Some(line) = &mut self.line {
-            if now.since(line.looked) >= LIFE_CHECK {
-                line.looked = now;
+            if now.since(line.host_checked) >= LIFE_CHECK {
+                line.host_checked = now;
                 if line.line.hung_up() {
                     let gone = self.engine.borrow().why();
                     self.engine.borrow_mut().detach();
@@ -352,19 +352,19 @@ impl RpcFront {
         dispatch.announce();
         let rung = self.make_watch(&own_bell);
         let mut engine = self.engine.borrow_mut();
-        let looked = engine.shared.now();
+        let host_checked = engine.shared.now();
         engine.attach(Own::new(dispatch, config.subjects));
         let host = self.options.host.clone();
-        let ready = ReadyLine::new(looked, &self.options.steer, host, &config, "call", &link);
+        let ready = ReadyLine::new(host_checked, &self.options.steer, host, &config, "call", &link);
         let ready = (!self.options.quiet).then_some(ready);
-        self.line = Some(Line { line: connection, bell: own_bell, rung, looked, ready });
+        self.line = Some(Line { line: connection, bell: own_bell, rung, host_checked, ready });
     }
 
     /// Announces the host once calls are accepted.
     fn announce(&mut self, now: Nanos) {
         if let Some(Line { ready, .. }) = &mut self.line
             && let Some(line) = ready
-            && line.look(now, self.engine.borrow().takes_calls())
+            && line.print_due(now, self.engine.borrow().takes_calls())
         {
             *ready = None;
         }

@@ -12,7 +12,7 @@ use wave_links::AnyPort;
 use wave_rpc::dispatch::{Arrival, Dispatch, DispatchError, Event, Refused};
 use wave_rpc::status::{Code, Status};
 
-use crate::lanes::{Asked, Out, Told};
+use crate::lanes::{Out, ToCore, ToHost};
 use crate::slots::Ready;
 
 /// The owner of a call in the dispatcher: a call on this core, or on a connection core.
@@ -73,59 +73,59 @@ enum State {
 }
 
 /// A host whose dispatcher is on the first core.
-pub struct Far {
-    asked: Out<Asked>,
-    told: In<Told>,
+pub struct Remote {
+    requests: Out<ToHost>,
+    events: In<ToCore>,
     state: State,
     /// Number of calls so far; wraps.
     begun: u32,
 }
 
-/// The first core's end of the queues of a [`Far`].
+/// The first core's end of the queues of a [`Remote`].
 #[derive(Debug)]
-pub struct FarEnd {
+pub struct RemoteEnd {
     /// Requests of the connection core.
-    pub asked: In<Asked>,
-    pub told: Out<Told>,
+    pub requests: In<ToHost>,
+    pub events: Out<ToCore>,
 }
 
-impl Far {
+impl Remote {
     /// Makes both ends: `own` rings the connection core, `first` the first core.
-    pub fn new(own: Arc<Ready>, first: Arc<Ready>) -> (Far, FarEnd) {
-        let (asked, asked_end) = lane(first);
-        let (told_end, told) = lane(own);
-        let end = FarEnd { asked: asked_end, told: told_end };
-        (Far { asked, told, state: State::Absent, begun: 0 }, end)
+    pub fn new(own: Arc<Ready>, first: Arc<Ready>) -> (Remote, RemoteEnd) {
+        let (requests, requests_end) = lane(first);
+        let (events_end, events) = lane(own);
+        let end = RemoteEnd { requests: requests_end, events: events_end };
+        (Remote { requests, events, state: State::Absent, begun: 0 }, end)
     }
 
     fn begin(&mut self, arrival: Arrival, slot: u32) -> Result<Subject, Refused> {
         let State::Ready { host, .. } = self.state else { return Err(Refused::NoHost) };
         self.begun = self.begun.wrapping_add(1);
         let call = Subject { id: slot, generation: self.begun };
-        self.asked.send(Asked::Begin { host, call, arrival });
+        self.requests.send(ToHost::Begin { host, call, arrival });
         Ok(call)
     }
 
     /// Takes events from the first core, up to the report that the host has gone.
     fn step(&mut self, now: Nanos, events: &mut Vec<Event>) -> Step {
-        self.asked.flush();
+        self.requests.flush();
         let mut any = false;
         for _ in 0..PIECES_PER_STEP {
-            let Some(told) = self.told.take() else { break };
+            let Some(event) = self.events.take() else { break };
             any = true;
-            match told {
-                Told::Event(event) => events.push(event),
-                Told::Attached => self.state = State::Attached,
-                Told::Ready { host, spin } => {
+            match event {
+                ToCore::Event(event) => events.push(event),
+                ToCore::Attached => self.state = State::Attached,
+                ToCore::Ready { host, spin } => {
                     self.state = State::Ready { host, spin };
-                    self.asked.send(Asked::Ready(host));
+                    self.requests.send(ToHost::Ready(host));
                 }
-                Told::Gone => return Step::Revoked,
+                ToCore::Gone => return Step::Revoked,
             }
         }
         match any {
             true => Step::Progress,
-            false => Step::Idle(self.asked.is_behind().then(|| now + ROOM_EVERY)),
+            false => Step::Idle(self.requests.is_behind().then(|| now + ROOM_EVERY)),
         }
     }
 }
@@ -135,7 +135,7 @@ pub enum Host {
     /// The dispatcher is on this core.
     Own(Box<Own>),
     /// The dispatcher is on the first core, if a host is attached at all.
-    Far(Far),
+    Remote(Remote),
 }
 
 impl Host {
@@ -143,7 +143,7 @@ impl Host {
     pub fn is_ready(&self) -> bool {
         match self {
             Host::Own(own) => own.dispatch.is_ready(),
-            Host::Far(far) => matches!(far.state, State::Ready { .. }),
+            Host::Remote(remote) => matches!(remote.state, State::Ready { .. }),
         }
     }
 
@@ -151,7 +151,7 @@ impl Host {
     fn is_attached(&self) -> bool {
         match self {
             Host::Own(_) => true,
-            Host::Far(far) => far.state != State::Absent,
+            Host::Remote(remote) => remote.state != State::Absent,
         }
     }
 
@@ -159,7 +159,7 @@ impl Host {
     pub fn own(&self) -> Option<&Own> {
         match self {
             Host::Own(own) => Some(own),
-            Host::Far(_) => None,
+            Host::Remote(_) => None,
         }
     }
 
@@ -167,7 +167,7 @@ impl Host {
     pub fn own_mut(&mut self) -> Option<&mut Own> {
         match self {
             Host::Own(own) => Some(own),
-            Host::Far(_) => None,
+            Host::Remote(_) => None,
         }
     }
 
@@ -175,7 +175,7 @@ impl Host {
     pub fn spin(&self) -> Nanos {
         match self {
             Host::Own(own) => own.dispatch.spin(),
-            Host::Far(far) => match far.state {
+            Host::Remote(remote) => match remote.state {
                 State::Ready { spin, .. } => spin,
                 State::Absent | State::Attached => Nanos(0),
             },
@@ -186,7 +186,7 @@ impl Host {
     pub fn begin(&mut self, now: Nanos, arrival: Arrival, slot: u32) -> Result<Subject, Refused> {
         match self {
             Host::Own(own) => own.begin(now, arrival, Owner::Slot(slot)),
-            Host::Far(far) => far.begin(arrival, slot),
+            Host::Remote(remote) => remote.begin(arrival, slot),
         }
     }
 
@@ -194,7 +194,9 @@ impl Host {
     pub fn message(&mut self, call: Subject, message: Bytes, end: bool, compressed: bool) {
         match self {
             Host::Own(own) => own.dispatch.message(call, message, end, compressed),
-            Host::Far(far) => far.asked.send(Asked::Message { call, message, end, compressed }),
+            Host::Remote(remote) => {
+                remote.requests.send(ToHost::Message { call, message, end, compressed })
+            }
         }
     }
 
@@ -202,7 +204,7 @@ impl Host {
     pub fn half_close(&mut self, call: Subject) {
         match self {
             Host::Own(own) => own.dispatch.half_close(call),
-            Host::Far(far) => far.asked.send(Asked::HalfClose(call)),
+            Host::Remote(remote) => remote.requests.send(ToHost::HalfClose(call)),
         }
     }
 
@@ -210,7 +212,7 @@ impl Host {
     pub fn grant(&mut self, call: Subject, bytes: u32) {
         match self {
             Host::Own(own) => own.dispatch.grant(call, bytes),
-            Host::Far(far) => far.asked.send(Asked::Grant(call, bytes)),
+            Host::Remote(remote) => remote.requests.send(ToHost::Grant(call, bytes)),
         }
     }
 
@@ -218,7 +220,7 @@ impl Host {
     pub fn cancel(&mut self, call: Subject, why: Code) {
         match self {
             Host::Own(own) => own.dispatch.cancel(call, why),
-            Host::Far(far) => far.asked.send(Asked::Cancel(call, why)),
+            Host::Remote(remote) => remote.requests.send(ToHost::Cancel(call, why)),
         }
     }
 
@@ -226,21 +228,21 @@ impl Host {
     pub fn owner(&self, call: Subject) -> Option<Owner> {
         match self {
             Host::Own(own) => own.owner(call),
-            Host::Far(_) => Some(Owner::Slot(call.id)),
+            Host::Remote(_) => Some(Owner::Slot(call.id)),
         }
     }
 
     pub fn step(&mut self, now: Nanos, events: &mut Vec<Event>) -> Result<Step, DispatchError> {
         match self {
             Host::Own(own) => own.dispatch.step(now, events),
-            Host::Far(far) => Ok(far.step(now, events)),
+            Host::Remote(remote) => Ok(remote.step(now, events)),
         }
     }
 
     /// Publishes requests to the first core.
     pub fn flush(&mut self) {
-        if let Host::Far(far) = self {
-            far.asked.flush();
+        if let Host::Remote(remote) = self {
+            remote.requests.flush();
         }
     }
 
@@ -248,7 +250,7 @@ impl Host {
     pub fn is_behind(&self) -> bool {
         match self {
             Host::Own(_) => false,
-            Host::Far(far) => far.asked.is_behind(),
+            Host::Remote(remote) => remote.requests.is_behind(),
         }
     }
 
@@ -256,7 +258,7 @@ impl Host {
     pub fn is_abandoned(&self) -> bool {
         match self {
             Host::Own(_) => false,
-            Host::Far(far) => far.asked.is_abandoned(),
+            Host::Remote(remote) => remote.requests.is_abandoned(),
         }
     }
 
@@ -264,7 +266,7 @@ impl Host {
     pub fn gone(self) -> Option<Host> {
         match self {
             Host::Own(_) => None,
-            Host::Far(far) => Some(Host::Far(Far { state: State::Absent, ..far })),
+            Host::Remote(remote) => Some(Host::Remote(Remote { state: State::Absent, ..remote })),
         }
     }
 

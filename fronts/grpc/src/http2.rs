@@ -148,7 +148,7 @@ impl Keeper {
                 return Poll::Ready(());
             }
             let keepalive = self.limits.keepalive;
-            let next = match self.look(peer) {
+            let next = match self.ping(peer) {
                 true => PING_PATIENCE.min(keepalive),
                 false => keepalive.min(self.idle_left()),
             };
@@ -163,7 +163,7 @@ impl Keeper {
     }
 
     /// Pings the client, unless it was pinged at the last check or has begun calls since. Returns whether a ping was sent.
-    fn look(&mut self, peer: &Peer) -> bool {
+    fn ping(&mut self, peer: &Peer) -> bool {
         let opened = peer.opened();
         let is_busy = opened != std::mem::replace(&mut self.seen, opened);
         if is_busy || !peer.is_idle() {

@@ -14,7 +14,7 @@ pub type Out<T> = wave_agent::lanes::Out<T, Ready>;
 /// A request of a connection core to the first core. It names a call by the core's slot and a number that is unique on that
 /// core.
 #[derive(Debug)]
-pub enum Asked {
+pub enum ToHost {
     /// A call begins, if this host is still attached.
     Begin {
         /// Number of the attached host, counted from the first.
@@ -44,7 +44,7 @@ pub enum Asked {
 
 /// A message of the first core to a connection core.
 #[derive(Debug)]
-pub enum Told {
+pub enum ToCore {
     /// An event of a call, or the host's service.
     Event(Event),
     /// A host is attached, and not ready yet.
@@ -60,23 +60,23 @@ pub enum Told {
     Gone,
 }
 
-impl Weigh for Asked {
+impl Weigh for ToHost {
     fn bytes(&self) -> usize {
         match self {
-            Asked::Begin { arrival, .. } => {
+            ToHost::Begin { arrival, .. } => {
                 arrival.metadata.len() + arrival.message.as_ref().map_or(0, bytes::Bytes::len)
             }
-            Asked::Message { message, .. } => message.len(),
-            Asked::HalfClose(_) | Asked::Grant(..) | Asked::Cancel(..) | Asked::Ready(_) => 0,
+            ToHost::Message { message, .. } => message.len(),
+            ToHost::HalfClose(_) | ToHost::Grant(..) | ToHost::Cancel(..) | ToHost::Ready(_) => 0,
         }
     }
 }
 
-impl Weigh for Told {
+impl Weigh for ToCore {
     fn bytes(&self) -> usize {
         match self {
-            Told::Event(Event::Message { message, .. }) => message.len(),
-            Told::Event(_) | Told::Attached | Told::Ready { .. } | Told::Gone => 0,
+            ToCore::Event(Event::Message { message, .. }) => message.len(),
+            ToCore::Event(_) | ToCore::Attached | ToCore::Ready { .. } | ToCore::Gone => 0,
         }
     }
 }
@@ -90,8 +90,8 @@ mod tests {
 
     use super::*;
 
-    fn grant(at: u32) -> Asked {
-        Asked::Grant(Subject { id: at, generation: 0 }, at)
+    fn grant(at: u32) -> ToHost {
+        ToHost::Grant(Subject { id: at, generation: 0 }, at)
     }
 
     /// Two threads that sleep whenever they find nothing: a single lost wake-up stops both.
@@ -111,13 +111,13 @@ mod tests {
         for turn in 0..TURNS {
             there.send(grant(turn));
             there.flush();
-            assert!(matches!(wait(&mut in_back, &ready[0]), Asked::Grant(_, at) if at == turn));
+            assert!(matches!(wait(&mut in_back, &ready[0]), ToHost::Grant(_, at) if at == turn));
         }
         echo.join().unwrap();
     }
 
     /// Waits for a piece as a front's core does.
-    fn wait(from: &mut In<Asked>, ready: &Ready) -> Asked {
+    fn wait(from: &mut In<ToHost>, ready: &Ready) -> ToHost {
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         loop {
             if let Some(piece) = from.take() {

@@ -14,7 +14,7 @@ use wave_links::socket::{Connection, Listener, Offer, SocketError};
 use wave_links::{AnyPort, LinkSpec, Memory, SocketBell};
 
 /// Interval between checks for new and closed connections.
-const LOOK_EVERY: Nanos = Nanos::from_millis(50);
+const POLL_EVERY: Nanos = Nanos::from_millis(50);
 /// Interval at which an idle front checks whether there is room again.
 const ROOM_EVERY: Nanos = Nanos::from_millis(1);
 
@@ -29,7 +29,7 @@ pub struct NotesTo {
     listener: Listener,
     link: LinkSpec,
     line: Option<Line>,
-    looked: Option<Nanos>,
+    checked_at: Option<Nanos>,
     buffer: Vec<Note>,
     quiet: bool,
 }
@@ -47,14 +47,14 @@ impl NotesTo {
         quiet: bool,
     ) -> Result<NotesTo, SocketError> {
         let listener = Listener::bind(socket, allowed)?;
-        Ok(NotesTo { listener, link, line: None, looked: None, buffer: Vec::new(), quiet })
+        Ok(NotesTo { listener, link, line: None, checked_at: None, buffer: Vec::new(), quiet })
     }
 
     /// Sends the notes of the front's last turn; if the scheduler has missed some, also those of all open requests.
     pub(crate) fn pass(&mut self, now: Nanos, notes: &[Note], open: impl FnOnce(&mut Vec<Note>)) {
-        if self.looked.is_none_or(|looked| now.since(looked) >= LOOK_EVERY) {
-            self.looked = Some(now);
-            self.look();
+        if self.checked_at.is_none_or(|checked_at| now.since(checked_at) >= POLL_EVERY) {
+            self.checked_at = Some(now);
+            self.accept_schedulers();
         }
         let Some(line) = &mut self.line else { return };
         let mut sent = line.notes.send(notes);
@@ -77,7 +77,7 @@ impl NotesTo {
 
     /// Called after a sleep: a scheduler may have connected.
     pub(crate) fn awake(&mut self) {
-        self.looked = None;
+        self.checked_at = None;
     }
 
     /// The socket to which schedulers connect.
@@ -85,10 +85,10 @@ impl NotesTo {
         &self.listener
     }
 
-    fn look(&mut self) {
+    fn accept_schedulers(&mut self) {
         if self.line.as_ref().is_some_and(|line| line.connection.hung_up()) {
             self.line = None;
-            self.tell("the scheduler that took the notes has gone");
+            self.print("the scheduler that took the notes has gone");
         }
         let connection = match self.listener.accept() {
             Ok(Some(connection)) => connection,
@@ -104,7 +104,7 @@ impl NotesTo {
                     old.notes.replace();
                 }
                 self.line = Some(Line { notes, connection });
-                self.tell("a scheduler takes the notes");
+                self.print("a scheduler takes the notes");
             }
             Err(error) => {
                 let _ =
@@ -144,7 +144,7 @@ impl NotesTo {
         Ok(NoteSender::new(&layout, port, bell))
     }
 
-    fn tell(&self, what: &str) {
+    fn print(&self, what: &str) {
         if !self.quiet {
             say!("wave agent: {what}");
         }

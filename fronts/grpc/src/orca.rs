@@ -27,7 +27,7 @@ const INTERVAL: Nanos = Nanos::from_millis(10_000);
 /// Time constant of the averages: after this long, a sample's weight has fallen to 1/e.
 const MEMORY: Nanos = Nanos::from_millis(1_000);
 /// Shortest time between two samples of the queues.
-pub const LOOK_EVERY: Nanos = Nanos::from_millis(1);
+pub const POLL_EVERY: Nanos = Nanos::from_millis(1);
 
 /// `xds.data.orca.v3.OrcaLoadReport`, without the fields that a front does not know.
 #[derive(Clone, PartialEq, Message)]
@@ -79,7 +79,7 @@ pub struct Meter(Mutex<State>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
-    looked: Nanos,
+    sampled_at: Nanos,
     queues: Queues,
     /// Calls that have ended since the last sample.
     ended: u64,
@@ -96,7 +96,7 @@ impl Meter {
     }
 
     /// Takes a sample of the queues; zeros without a host.
-    pub fn look(&self, now: Nanos, queues: Queues) {
+    pub fn sample(&self, now: Nanos, queues: Queues) {
         let mut state = self.state();
         *state = State { queues, ..state.at(now) };
     }
@@ -131,7 +131,7 @@ impl Meter {
 impl State {
     /// The averages extrapolated to `now`, as if the queues had not changed since the last sample.
     fn at(self, now: Nanos) -> State {
-        let seconds = now.since(self.looked).0 as f64 / 1e9;
+        let seconds = now.since(self.sampled_at).0 as f64 / 1e9;
         if seconds <= 0.0 {
             return self;
         }
@@ -141,7 +141,7 @@ impl State {
         let calls = f64::from(at_workers) + f64::from(waiting);
         let per_worker = if workers == 0 { 0.0 } else { calls / f64::from(workers) };
         State {
-            looked: now,
+            sampled_at: now,
             queues: self.queues,
             ended: 0,
             failed: 0,
@@ -166,7 +166,7 @@ mod tests {
         let queues = Queues { workers: 4, at_workers: 4, waiting: 2 };
         // 200 calls a second for ten seconds; every fourth call fails.
         for at in 0..2_000_u64 {
-            meter.look(Nanos::from_millis(at * 5), queues);
+            meter.sample(Nanos::from_millis(at * 5), queues);
             meter.end(at % 4 != 0);
         }
         let now = Nanos::from_millis(10_000);
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(busy.named_metrics["wave.waiting"], 2.0);
         // Reading changes nothing.
         assert_eq!(read(&meter, now), busy);
-        meter.look(now, Queues { workers: 4, ..Queues::default() });
+        meter.sample(now, Queues { workers: 4, ..Queues::default() });
         let idle = read(&meter, now + Nanos::from_millis(20_000));
         assert!(idle.application_utilization < 1e-3 && idle.rps_fractional < 1e-3, "{idle:?}");
     }

@@ -35,11 +35,11 @@ use crate::socket::{Socket, Took};
 /// Interval between checks that the host is alive.
 const LIFE_CHECK: Nanos = Nanos::from_millis(50);
 /// Interval between reads of the socket after an empty or incomplete batch.
-const LOOK_EVERY: Nanos = Nanos::from_micros(2);
+const POLL_EVERY: Nanos = Nanos::from_micros(2);
 /// Time for open requests to finish after SIGTERM.
 const DRAIN: Nanos = Nanos::from_millis(10_000);
 /// Shortest interval between reports of dropped datagrams.
-const SAY_EVERY: Nanos = Nanos::from_millis(10_000);
+const REPORT_EVERY: Nanos = Nanos::from_millis(10_000);
 /// Interval between attempts to send while replies wait for the kernel.
 const ROOM_EVERY: Nanos = Nanos::from_millis(1);
 
@@ -115,7 +115,7 @@ pub struct UdpFront {
     /// Bell of a scheduling agent on the same core.
     other: Option<OwnedFd>,
     events: Vec<Event>,
-    looked: Nanos,
+    polled_at: Nanos,
     due: Option<Nanos>,
     has_more: bool,
     /// Whether work was done since the memory was last looked at.
@@ -171,7 +171,7 @@ impl UdpFront {
             drains_until: None,
             other: None,
             events: Vec::new(),
-            looked: Nanos(0),
+            polled_at: Nanos(0),
             due: None,
             has_more: false,
             has_worked: false,
@@ -212,15 +212,15 @@ impl UdpFront {
         counts
     }
 
-    fn look_after_host(&mut self, now: Nanos) {
+    fn check_host(&mut self, now: Nanos) {
         match &mut self.host {
             None => {
                 if let Some(attached) = self.attacher.take() {
                     self.attach(now, attached);
                 }
             }
-            Some(host) if now.since(host.looked) >= LIFE_CHECK => {
-                host.looked = now;
+            Some(host) if now.since(host.polled_at) >= LIFE_CHECK => {
+                host.polled_at = now;
                 if host.line.hung_up() {
                     let why = host.dispatch.why_gone();
                     self.lose_host(now, why);
@@ -250,7 +250,7 @@ impl UdpFront {
     /// Announces the host once requests are accepted.
     fn announce(&mut self, now: Nanos) {
         if let (Some(line), Some(host)) = (&mut self.ready_line, &self.host)
-            && line.look(now, host.dispatch.is_ready())
+            && line.print_due(now, host.dispatch.is_ready())
         {
             self.ready_line = None;
         }
@@ -282,7 +282,7 @@ impl UdpFront {
         let received = self.clients.receive(self.host.as_mut(), now, ends);
         received.unwrap_or_else(|error| {
             // The same error may occur in every turn.
-            if self.failed.is_none_or(|at| now.since(at) >= SAY_EVERY) {
+            if self.failed.is_none_or(|at| now.since(at) >= REPORT_EVERY) {
                 self.failed = Some(now);
                 say!("wave agent: cannot receive datagrams: {error}");
             }
@@ -328,10 +328,10 @@ impl UdpFront {
         }
     }
 
-    /// Reports dropped datagrams, at most every [`SAY_EVERY`].
-    fn say_dropped(&mut self, now: Nanos) {
+    /// Reports dropped datagrams, at most every [`REPORT_EVERY`].
+    fn report_dropped(&mut self, now: Nanos) {
         let (at, before) = self.said;
-        if self.options.quiet || now.since(at) < SAY_EVERY {
+        if self.options.quiet || now.since(at) < REPORT_EVERY {
             return;
         }
         let counts = self.counts();
@@ -344,18 +344,18 @@ impl UdpFront {
 
 impl Front for UdpFront {
     fn poll(&mut self, now: Nanos, notes: &mut Vec<Note>) -> Progress {
-        self.look_after_host(now);
+        self.check_host(now);
         let mut took = Took::Nothing;
-        if self.parks || now.since(self.looked) >= LOOK_EVERY {
+        if self.parks || now.since(self.polled_at) >= POLL_EVERY {
             took = self.receive(now);
             if took != Took::Some {
-                self.looked = now;
+                self.polled_at = now;
             }
         }
         let step = self.step_host(now, notes);
         self.announce(now);
         let sent = self.clients.socket.flush();
-        self.say_dropped(now);
+        self.report_dropped(now);
         self.has_more = took == Took::Some || step == Step::Progress;
         let worked = self.has_more || took == Took::All || sent > 0;
         self.has_worked |= worked;
@@ -422,9 +422,9 @@ impl ThreadFront for UdpFront {
     }
 
     /// Returns memory to the system after a flood of requests.
-    fn look_after(&mut self) {
+    fn maintain(&mut self) {
         let now = Nanos(self.start.elapsed().as_nanos() as u64);
-        self.spare.look(now, std::mem::take(&mut self.has_worked));
+        self.spare.trim(now, std::mem::take(&mut self.has_worked));
     }
 
     fn join(&mut self, bell: &OwnBell) {

@@ -48,7 +48,7 @@ pub struct Host {
     pub memcached: Option<[u16; 3]>,
     /// Open requests by call id.
     pub open: Vec<Option<Open>>,
-    pub looked: Nanos,
+    pub polled_at: Nanos,
 }
 
 impl Host {
@@ -65,7 +65,7 @@ impl Host {
             methods: Vec::new(),
             memcached: None,
             open: vec![None; subjects as usize],
-            looked: now,
+            polled_at: now,
         }
     }
 

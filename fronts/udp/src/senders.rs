@@ -24,7 +24,7 @@ pub const KEPT_BYTES: usize = 32 << 20;
 /// Silence after which a sender may be forgotten to make room.
 const IDLE: Nanos = Nanos::from_millis(10_000);
 /// Shortest interval between searches for idle senders.
-const LOOK_EVERY: Nanos = Nanos::from_millis(1_000);
+const POLL_EVERY: Nanos = Nanos::from_millis(1_000);
 
 /// Id of a remembered sender. The incarnation makes a stale id fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +105,7 @@ pub struct Senders {
     /// Kept replies, the oldest first.
     kept: VecDeque<(SenderId, u64)>,
     kept_bytes: usize,
-    looked: Option<Nanos>,
+    polled_at: Option<Nanos>,
 }
 
 /// Why a sender is not found.
@@ -132,7 +132,7 @@ impl Senders {
             floor: base,
             kept: VecDeque::new(),
             kept_bytes: 0,
-            looked: None,
+            polled_at: None,
         }
     }
 
@@ -223,10 +223,10 @@ impl Senders {
 
     /// Forgets silent senders without open requests. Their incarnations are stale from then on.
     fn forget_idle(&mut self, now: Nanos) {
-        if self.looked.is_some_and(|looked| now.since(looked) < LOOK_EVERY) {
+        if self.polled_at.is_some_and(|polled_at| now.since(polled_at) < POLL_EVERY) {
             return;
         }
-        self.looked = Some(now);
+        self.polled_at = Some(now);
         let mut any = false;
         for at in 0..self.senders.len() {
             let is_idle = |sender: &mut Sender| sender.open == 0 && now.since(sender.heard) >= IDLE;

@@ -114,7 +114,7 @@ impl WorkerState {
     }
 
     /// The worker's next event. Its bytes are copied.
-    fn look(&mut self) -> Option<Came> {
+    fn next_event(&mut self) -> Option<Came> {
         let WorkerState { worker, message: kept, metadata: own, .. } = self;
         let mut keep = |message: &[u8]| {
             kept.clear();
@@ -146,7 +146,7 @@ impl WorkerState {
             if let Some(call) = self.lost.pop_front() {
                 return Some(cancelled(call, Code::Unavailable));
             }
-            let came = self.held.take().or_else(|| self.look());
+            let came = self.held.take().or_else(|| self.next_event());
             let epoch = self.worker.epoch();
             if std::mem::replace(&mut self.epoch, epoch) != epoch {
                 // The previous agent's calls are gone; their events are returned before new calls can take their ids.
@@ -157,13 +157,13 @@ impl WorkerState {
                 }
             }
             // Events of calls that have ended are skipped.
-            if let Some(event) = self.tell(came?) {
+            if let Some(event) = self.to_event(came?) {
                 return Some(event);
             }
         }
     }
 
-    fn tell(&mut self, came: Came) -> Option<wave_rpc_event> {
+    fn to_event(&mut self, came: Came) -> Option<wave_rpc_event> {
         let has_message = |flags: u32| flags & WAVE_RPC_HAS_MESSAGE != 0;
         let message = |state: &WorkerState, flags: u32| match has_message(flags) {
             true => (state.message.as_ptr(), state.message.len()),

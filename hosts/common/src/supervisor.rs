@@ -100,7 +100,7 @@ impl Supervisor {
 
     /// Handles the agent's requests, sends a snapshot if one is due, and checks for faults and starved threads. Call at least
     /// four times per [`Config::patience`].
-    pub fn look(
+    pub fn supervise(
         &mut self,
         now: Nanos,
         control: &mut HostControl,
@@ -149,7 +149,7 @@ impl Supervisor {
             idle = idle.or(is_idle.then_some(at));
             *seen = core.record;
         }
-        look.bark = self.watchdog.look(
+        look.bark = self.watchdog.check(
             now,
             idle,
             |subject, sequence| host.waits(subject, sequence),
@@ -230,25 +230,25 @@ mod tests {
             Watched { host, supervisor: Supervisor::new(&layout.config), control, port }
         }
 
-        fn look(&mut self, at_us: u64) -> Look {
+        fn supervise(&mut self, at_us: u64) -> Look {
             let Watched { host, supervisor, control, port } = self;
-            supervisor.look(Nanos::from_micros(at_us), control, port, host)
+            supervisor.supervise(Nanos::from_micros(at_us), control, port, host)
         }
     }
 
     #[test]
     fn snapshot_is_sent_at_start_and_when_cores_switch_windows_and_after_loss() {
         let mut watched = Watched::new();
-        assert!(watched.look(0).has_sent);
-        assert!(!watched.look(5_000).has_sent);
+        assert!(watched.supervise(0).has_sent);
+        assert!(!watched.supervise(5_000).has_sent);
         assert!(watched.supervisor.awaits_cores());
         watched.host.here.set(2);
-        assert!(watched.look(10_000).has_sent);
+        assert!(watched.supervise(10_000).has_sent);
         assert!(!watched.supervisor.awaits_cores());
         let mut watched = Watched::new();
-        assert!(watched.look(0).has_sent);
+        assert!(watched.supervise(0).has_sent);
         watched.host.lost.set(true);
-        assert!(watched.look(10_000).has_sent);
+        assert!(watched.supervise(10_000).has_sent);
     }
 
     /// In the other order, an outcome lost between the two steps would leave its core reported in an old state, and the loss
@@ -256,18 +256,18 @@ mod tests {
     #[test]
     fn losses_are_read_before_core_states() {
         let mut watched = Watched::new();
-        assert!(watched.look(0).has_sent);
+        assert!(watched.supervise(0).has_sent);
         assert_eq!(watched.host.asked.borrow()[..2], ["lost", "cores"]);
     }
 
     #[test]
     fn snapshots_are_at_least_a_millisecond_apart() {
         let mut watched = Watched::new();
-        assert!(watched.look(0).has_sent);
+        assert!(watched.supervise(0).has_sent);
         watched.host.lost.set(true);
-        assert!(!watched.look(999).has_sent);
+        assert!(!watched.supervise(999).has_sent);
         assert!(watched.supervisor.wants_snapshot());
-        assert!(watched.look(1_000).has_sent);
+        assert!(watched.supervise(1_000).has_sent);
     }
 
     #[test]
@@ -275,10 +275,10 @@ mod tests {
         let mut watched = Watched::new();
         for at in 0..2 {
             watched.host.lost.set(true);
-            assert!(watched.look(at * 10_000).has_sent);
+            assert!(watched.supervise(at * 10_000).has_sent);
         }
         watched.host.lost.set(true);
-        assert!(!watched.look(30_000).has_sent);
+        assert!(!watched.supervise(30_000).has_sent);
         assert!(watched.supervisor.wants_snapshot(), "the snapshot is sent once there is room");
     }
 
@@ -289,7 +289,7 @@ mod tests {
             let mut watched = Watched::new();
             watched.host.is_agents.set(is_agents);
             (0..8)
-                .map(|quarter| watched.look(quarter * patience_us / 4).bark)
+                .map(|quarter| watched.supervise(quarter * patience_us / 4).bark)
                 .any(|bark| bark.is_some())
         };
         assert!(bark(true));

@@ -208,7 +208,7 @@ impl Nic {
     }
 
     /// If the device does not interrupt, passes on rings since the last call.
-    pub(crate) fn look(&mut self) {
+    pub(crate) fn poll_rings(&mut self) {
         let Some(seen) = &mut self.seen else { return };
         for (vector, seen) in seen.iter_mut().enumerate() {
             let rings = self.end.rings(vector);

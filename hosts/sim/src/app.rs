@@ -104,7 +104,7 @@ impl Outside {
 
     fn announce(&mut self, event: &Event) {
         let enclave = Rc::clone(&self.enclave);
-        enclave.tell(&HostEvent::Changed(*event));
+        enclave.emit(&HostEvent::Changed(*event));
         enclave.became_runnable(event);
         enclave.world.spend(enclave.setup.machine.spawn.nanos());
         enclave.counters.borrow_mut().messages += 1;

@@ -106,7 +106,7 @@ impl Control {
         self.enclave.fallback.leave();
         self.switch_windows(Some(&agent.incarnation));
         self.attached = Some(agent);
-        self.enclave.tell(&HostEvent::Attached);
+        self.enclave.emit(&HostEvent::Attached);
     }
 
     fn switch_windows(&self, to: Option<&Rc<Incarnation>>) {
@@ -123,9 +123,9 @@ impl Control {
         let now = enclave.world.now();
         let Guest { incarnation, port, control } = agent;
         let host = Supervised { enclave: &enclave, incarnation };
-        let look = self.supervisor.look(now, control, port, &host);
+        let look = self.supervisor.supervise(now, control, port, &host);
         if look.asked {
-            enclave.tell(&HostEvent::ResyncAsked);
+            enclave.emit(&HostEvent::ResyncAsked);
         }
         enclave.counters.borrow_mut().snapshots += u64::from(look.has_sent);
         if look.ring {
@@ -145,7 +145,7 @@ impl Control {
                 agent.control.revoke(&agent.port, why);
                 self.switch_windows(None);
                 enclave.enter_fallback();
-                enclave.tell(&HostEvent::Lost { barked: look.bark.is_some(), fault });
+                enclave.emit(&HostEvent::Lost { barked: look.bark.is_some(), fault });
             }
         }
     }

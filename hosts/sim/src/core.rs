@@ -67,7 +67,7 @@ impl Mechanism for Commits<'_> {
         let has_changed = result.is_err() && before != modelled.and_then(Modelled::checked);
         let Decision { subject: thread, sequence, .. } = *decision;
         let core = self.core;
-        self.enclave.tell(&match result {
+        self.enclave.emit(&match result {
             Ok(_) => HostEvent::Started { core, thread, sequence, decision: Some(*decision) },
             Err(code) => HostEvent::Refused { core, decision: *decision, code, has_changed },
         });
@@ -146,7 +146,7 @@ impl Core {
 
     fn idle(&mut self) {
         if !std::mem::replace(&mut self.was_idle, true) {
-            self.enclave.tell(&HostEvent::Idle { core: self.index });
+            self.enclave.emit(&HostEvent::Idle { core: self.index });
         }
     }
 
@@ -391,7 +391,7 @@ impl Core {
         }
         self.epoch = epoch;
         shared.epoch.set(epoch);
-        self.enclave.tell(&HostEvent::Adopted { core: self.index });
+        self.enclave.emit(&HostEvent::Adopted { core: self.index });
     }
 }
 

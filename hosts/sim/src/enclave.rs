@@ -433,7 +433,7 @@ impl Enclave {
         self.cores[usize::from(core)].online.get()
     }
 
-    pub(crate) fn tell(&self, event: &HostEvent) {
+    pub(crate) fn emit(&self, event: &HostEvent) {
         let now = self.world.now();
         for watcher in self.watchers.borrow_mut().iter_mut() {
             watcher(now, event);
@@ -510,7 +510,7 @@ impl Enclave {
                 (thread, sequence, Work::Thread(Run::of_fallback(thread.id)))
             }
         };
-        self.tell(&HostEvent::Started { core, thread, sequence, decision: None });
+        self.emit(&HostEvent::Started { core, thread, sequence, decision: None });
         Some(work)
     }
 
@@ -523,7 +523,7 @@ impl Enclave {
     /// Records that a thread left its core, on its own or by force, and tells observers its new state.
     pub(crate) fn change(&self, id: u32, why: Leave, core: u16, ran: Nanos) -> Event {
         let event = self.leave(id, why, core, ran);
-        self.tell(&HostEvent::Changed(event));
+        self.emit(&HostEvent::Changed(event));
         event
     }
 

@@ -348,7 +348,7 @@ impl Shared {
                 if world.now() >= figures_at {
                     figures_at = world.now() + FIGURES;
                     // No memory pressure is modelled.
-                    state.guard.look(Standing {
+                    state.guard.update(Standing {
                         resident_pages: self.space.borrow().present_pages(),
                         pressure_percent: 0.0,
                         refault: Some(Nanos(work.refault)),

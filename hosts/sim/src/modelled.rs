@@ -96,7 +96,7 @@ impl Enclave {
         let modelled = self.modelled.as_ref().expect("asked by modelled hosts alone");
         let record = modelled.record(message.subject.id);
         self.counters.borrow_mut().messages += 1;
-        self.tell(&HostEvent::Told { message: *message, core, record });
+        self.emit(&HostEvent::Told { message: *message, core, record });
         let is_runnable = record.is_some_and(|record| record.state == State::Runnable);
         if is_runnable && self.mode() == Mode::Fallback {
             self.wake_sleeper();

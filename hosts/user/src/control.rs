@@ -18,7 +18,7 @@ use wave_links::socket::Listener;
 use wave_links::{EventFd, LinkSpec};
 
 use crate::clock::MonotonicClock;
-use crate::door::{Door, Guest, Incarnation, say_fault, wait_for_any};
+use crate::door::{Door, Guest, Incarnation, report_fault, wait_for_any};
 use crate::shared::{CoreShared, Shared, lock};
 use crate::stats::Mode;
 
@@ -143,7 +143,7 @@ impl Control {
         let Some(guest) = &mut self.attached else { return };
         let Guest { incarnation, port, control, connection } = guest;
         let host = Supervised { shared: &self.shared, incarnation };
-        let look = self.supervisor.look(now, control, port, &host);
+        let look = self.supervisor.supervise(now, control, port, &host);
         if look.has_sent {
             lock(&self.shared.agents).snapshots += 1;
         }
@@ -163,7 +163,7 @@ impl Control {
             let faults = agents.faults;
             drop(agents);
             if is_fault {
-                say_fault(self.door.socket(), guest, faults);
+                report_fault(self.door.socket(), guest, faults);
             }
             let starved = look.bark.filter(|_| !is_fault);
             self.detach(if is_fault { Revoked::Fault } else { Revoked::TurnedOut }, starved);

@@ -180,7 +180,7 @@ impl Core {
                         std::hint::spin_loop();
                     }
                     let end = clock.now();
-                    self.account_look(end.since(now));
+                    self.account_poll(end.since(now));
                     now = end;
                 }
                 Next::Park => {
@@ -201,7 +201,7 @@ impl Core {
 
     /// Accounts for a look of duration `took` that found nothing.
     #[inline]
-    fn account_look(&self, took: Nanos) {
+    fn account_poll(&self, took: Nanos) {
         let link = self.link.borrow();
         let charges = link.as_ref().and_then(|link| link.port.charges());
         let charged = charges.map_or(0, |charges| charges.total_ns());

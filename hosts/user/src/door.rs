@@ -111,7 +111,7 @@ const FAULTS_SAID: u64 = 16;
 
 /// Reports why an agent that violated the protocol is turned out: the agent itself cannot know. `faults` counts violations so
 /// far.
-pub(crate) fn say_fault(socket: &Path, guest: &Guest, faults: u64) {
+pub(crate) fn report_fault(socket: &Path, guest: &Guest, faults: u64) {
     if faults > FAULTS_SAID && !faults.is_power_of_two() {
         return;
     }

@@ -487,18 +487,18 @@ impl Waker {
     pub(crate) fn wake(self) {
         let _inside = Inside::enter();
         if let Some(event) = self.shared.table.wake(self.thread.0) {
-            self.tell(event);
+            self.emit(event);
         }
     }
 
     fn unpark(self) {
         let _inside = Inside::enter();
         if let Some(event) = self.shared.table.unpark(self.thread.0) {
-            self.tell(event);
+            self.emit(event);
         }
     }
 
-    fn tell(&self, event: Event) {
+    fn emit(&self, event: Event) {
         with_core(|core| match core {
             Some(core) if Arc::ptr_eq(&core.shared, &self.shared) => core.woken(event),
             _ => self.shared.woken_from_outside(&event),

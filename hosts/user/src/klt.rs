@@ -197,7 +197,7 @@ impl Klt {
             let since = self.pending_since_ns.load(Ordering::Relaxed);
             compiler_fence(Ordering::SeqCst);
             self.pending.store(false, Ordering::Relaxed);
-            self.look(Some(Nanos(since)));
+            self.leave_if_due(Some(Nanos(since)));
         }
     }
 
@@ -211,12 +211,12 @@ impl Klt {
             return;
         }
         self.step_inside();
-        self.look(None);
+        self.leave_if_due(None);
         self.step_outside();
     }
 
     /// Leaves the core if it has to. The signal came at `since`, or just now if `None`.
-    fn look(&self, since: Option<Nanos>) {
+    fn leave_if_due(&self, since: Option<Nanos>) {
         // The signal may be meant for a run that has ended, or come from any process.
         if self.gate.load(Ordering::Relaxed) != OPEN {
             return;

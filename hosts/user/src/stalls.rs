@@ -205,12 +205,12 @@ static ADDRESSES: [AtomicUsize; FRAMES_MAX] = [const { AtomicUsize::new(0) }; FR
 #[inline]
 pub(crate) fn on_signal() {
     if WANTED.load(Ordering::Relaxed) != 0 {
-        tell_stack();
+        report_stack();
     }
 }
 
 #[cold]
-fn tell_stack() {
+fn report_stack() {
     // SAFETY: takes nothing.
     let me = unsafe { libc::gettid() };
     if WANTED.compare_exchange(me, 0, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -305,7 +305,7 @@ impl Detector {
             }
             self.turn();
             for core in 0..self.seen.len() {
-                self.look(core, MonotonicClock.now());
+                self.check_core(core, MonotonicClock.now());
             }
         }
     }
@@ -321,7 +321,7 @@ impl Detector {
         }
     }
 
-    fn look(&mut self, at: usize, now: Nanos) {
+    fn check_core(&mut self, at: usize, now: Nanos) {
         let core = &self.shared.cores[at];
         let record = core.record();
         let seen = &mut self.seen[at];

@@ -113,7 +113,7 @@ impl<T: Timebase> Context<T> {
     pub fn has_arrived(&self, then: u64) -> bool {
         let arrived = self.time.now().0 >= then;
         if !arrived {
-            self.time.looked_in_vain();
+            self.time.on_empty_poll();
         }
         arrived
     }

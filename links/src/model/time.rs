@@ -44,7 +44,7 @@ pub trait Timebase: Clock {
 
     /// Called when the context polled a copy that has not completed.
     #[inline]
-    fn looked_in_vain(&self) {}
+    fn on_empty_poll(&self) {}
 }
 
 /// This machine's monotonic clock, the same in all processes; it spends time by spinning.

@@ -235,7 +235,7 @@ impl Timebase for VirtualTime {
         self.shared.carried.set(self.shared.carried.get() + bytes);
     }
 
-    fn looked_in_vain(&self) {
+    fn on_empty_poll(&self) {
         self.spend(LOOK);
     }
 }

@@ -85,22 +85,22 @@ impl Server {
         let id = self.next;
         self.next = id.checked_add(1).ok_or(io::ErrorKind::OutOfMemory)?;
         let vectors = (0..self.vectors).map(|_| EventFd::new()).collect::<io::Result<Vec<_>>>()?;
-        say(&stream, VERSION, None)?;
-        say(&stream, id.into(), None)?;
-        say(&stream, MEMORY, Some(self.memory.as_fd()))?;
+        send(&stream, VERSION, None)?;
+        send(&stream, id.into(), None)?;
+        send(&stream, MEMORY, Some(self.memory.as_fd()))?;
         for (other, seat) in &self.peers {
             for bell in &seat.vectors {
-                say(&stream, (*other).into(), Some(bell.as_fd()))?;
+                send(&stream, (*other).into(), Some(bell.as_fd()))?;
             }
         }
         let mut lost = Vec::new();
         for (other, seat) in &self.peers {
-            if vectors.iter().any(|bell| say(&seat.stream, id.into(), Some(bell.as_fd())).is_err())
+            if vectors.iter().any(|bell| send(&seat.stream, id.into(), Some(bell.as_fd())).is_err())
             {
                 lost.push(*other);
             }
         }
-        let told = vectors.iter().try_for_each(|bell| say(&stream, id.into(), Some(bell.as_fd())));
+        let told = vectors.iter().try_for_each(|bell| send(&stream, id.into(), Some(bell.as_fd())));
         self.peers.insert(id, Seat { stream, vectors });
         for other in lost {
             self.leave(other);
@@ -115,12 +115,12 @@ impl Server {
         self.peers.remove(&id);
         for seat in self.peers.values() {
             // A peer that cannot be notified is about to leave as well.
-            let _ = say(&seat.stream, id.into(), None);
+            let _ = send(&seat.stream, id.into(), None);
         }
     }
 }
 
-fn say(stream: &UnixStream, number: i64, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+fn send(stream: &UnixStream, number: i64, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
     ancillary::send(stream.as_fd(), &number.to_le_bytes(), fd.as_slice())
 }
 
@@ -143,15 +143,15 @@ impl Peer {
         let stream = UnixStream::connect(path)?;
         let deadline = Instant::now() + GREETING;
         let nonsense = |what| io::Error::new(io::ErrorKind::InvalidData, what);
-        let hear = || hear(&stream, Some(deadline));
-        if !matches!(hear()?, Some((VERSION, None))) {
+        let next = || receive(&stream, Some(deadline));
+        if !matches!(next()?, Some((VERSION, None))) {
             return Err(nonsense("the server speaks a version other than 0"));
         }
-        let id = match hear()? {
+        let id = match next()? {
             Some((id, None)) => u16::try_from(id).map_err(|_| nonsense("not a peer's number"))?,
             _ => return Err(nonsense("the server sent no peer number")),
         };
-        let memory = match hear()? {
+        let memory = match next()? {
             Some((MEMORY, Some(memory))) => memory,
             _ => return Err(nonsense("the server sent no memory")),
         };
@@ -192,7 +192,7 @@ impl Peer {
 
     /// Takes the server's next announcement. Returns whether there was one; without a deadline it does not wait.
     fn listen(&mut self, deadline: Option<Instant>) -> io::Result<bool> {
-        let Some((number, fd)) = hear(&self.stream, deadline)? else { return Ok(false) };
+        let Some((number, fd)) = receive(&self.stream, deadline)? else { return Ok(false) };
         let id = u16::try_from(number)
             .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "not a peer's number"))?;
         match fd {
@@ -204,7 +204,7 @@ impl Peer {
 }
 
 /// Receives a number, with its descriptor. `None` if nothing came (without a deadline it does not wait).
-fn hear(
+fn receive(
     mut stream: &UnixStream,
     deadline: Option<Instant>,
 ) -> io::Result<Option<(i64, Option<OwnedFd>)>> {
@@ -303,7 +303,7 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         let server = std::thread::spawn(move || {
             let (stream, _) = listener.accept().unwrap();
-            say(&stream, 1, None).unwrap();
+            send(&stream, 1, None).unwrap();
             stream
         });
         let error = Peer::connect(&path).unwrap_err();

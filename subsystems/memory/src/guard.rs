@@ -92,7 +92,7 @@ impl Guard {
     }
 
     /// Sets the state of the programs and of the machine.
-    pub fn look(&mut self, standing: Standing) {
+    pub fn update(&mut self, standing: Standing) {
         self.standing = standing;
     }
 
@@ -189,7 +189,7 @@ mod tests {
     fn guard(limits: Limits) -> Guard {
         let mut guard = Guard::new(limits);
         let refault = Some(Nanos::from_micros(100));
-        guard.look(Standing { resident_pages: 1_000, pressure_percent: 0.0, refault });
+        guard.update(Standing { resident_pages: 1_000, pressure_percent: 0.0, refault });
         guard
     }
 

@@ -269,7 +269,7 @@ impl State {
                 if self.table.note_huge(id, &before) {
                     return Err(Code::TargetStale);
                 }
-                let refaults = self.table.looked(id, batches, &before, tiers.now());
+                let refaults = self.table.count_refaults(id, batches, &before, tiers.now());
                 self.refaulted(tiers.now(), refaults);
                 // Leave pages that were touched since they were scanned, as they would be touched again: a batch is cold as a
                 // whole, but a few of its pages may be an allocator's.
@@ -337,7 +337,7 @@ impl<T: Tiers> Mechanism for Hands<'_, T> {
                 // Pages that have come back by themselves are refaults.
                 let bits = tiers.read(place).ok_or(Code::TargetNotFound)?;
                 let now = tiers.now();
-                let refaults = state.table.looked(id, batches, &bits, now);
+                let refaults = state.table.count_refaults(id, batches, &bits, now);
                 state.refaulted(now, refaults);
                 tiers.bring_back(place, batches)?;
                 state.totals.pages_brought_back += state.table.brought_back(id, batches);
@@ -414,15 +414,15 @@ impl Server {
                 self.wants_snapshot = false;
                 // Earlier readings are of lives that the agent does not know.
                 state.extent.clear();
-                state.table.tell_again();
+                state.table.report_all();
             }
         }
         let mut step = Step::Idle;
         if !self.wants_snapshot {
-            state.table.tell(|message| self.control.send(port, message));
+            state.table.send_reports(|message| self.control.send(port, message));
             let held_up = state.extent.len() >= ENOUGH_WORDS && !self.send(port, state);
             if !held_up {
-                step = self.look(port, state, tiers);
+                step = self.poll_core(port, state, tiers);
             }
         }
         let signals = [self.core.take_signals(), self.control.take_signals()];
@@ -444,7 +444,7 @@ impl Server {
         Ok(step)
     }
 
-    fn look<P: Port, T: Tiers>(&mut self, port: &P, state: &mut State, tiers: &mut T) -> Step {
+    fn poll_core<P: Port, T: Tiers>(&mut self, port: &P, state: &mut State, tiers: &mut T) -> Step {
         let now = tiers.now();
         match self.core.poll(port, now, &mut Hands { state, tiers }) {
             Next::Run(()) => {

@@ -224,7 +224,7 @@ impl Space {
 
     /// Pages in the fast tier now.
     pub fn resident_pages(&mut self, now: Nanos) -> u64 {
-        (0..self.batches.len()).map(|at| u64::from(self.look(now, at).present.count_ones())).sum()
+        (0..self.batches.len()).map(|at| u64::from(self.batch(now, at).present.count_ones())).sum()
     }
 
     /// Pages that were in the fast tier when their batch was last evaluated. Unlike [`resident_pages`](Space::resident_pages),
@@ -266,7 +266,7 @@ impl Space {
         self.sequences.get(strip as usize)?;
         let mut bits = Bits::default();
         for (at, (young, present)) in bits.young.iter_mut().zip(&mut bits.present).enumerate() {
-            let batch = self.look(now, strip as usize * STRIP_BATCHES as usize + at);
+            let batch = self.batch(now, strip as usize * STRIP_BATCHES as usize + at);
             (*young, *present) = (batch.young, batch.present);
         }
         Some(bits)
@@ -276,7 +276,7 @@ impl Space {
     pub fn clear(&mut self, now: Nanos, strip: u32, batches: u64) {
         self.counts.scans += u64::from(batches.count_ones());
         for batch in wire::bits(batches) {
-            let batch = self.look(now, strip as usize * STRIP_BATCHES as usize + batch as usize);
+            let batch = self.batch(now, strip as usize * STRIP_BATCHES as usize + batch as usize);
             (batch.young, batch.cleared) = (0, Some(now));
         }
     }
@@ -287,7 +287,7 @@ impl Space {
         let mut moved = 0;
         for batch in wire::bits(batches) {
             let keep = keep[batch as usize];
-            let batch = self.look(now, strip as usize * STRIP_BATCHES as usize + batch as usize);
+            let batch = self.batch(now, strip as usize * STRIP_BATCHES as usize + batch as usize);
             moved += u64::from((batch.present & !keep).count_ones());
             (batch.young, batch.present) = (batch.young & keep, batch.present & keep);
         }
@@ -299,7 +299,7 @@ impl Space {
     pub fn bring_back(&mut self, now: Nanos, strip: u32, batches: u64) -> u64 {
         let mut moved = 0;
         for batch in wire::bits(batches) {
-            let batch = self.look(now, strip as usize * STRIP_BATCHES as usize + batch as usize);
+            let batch = self.batch(now, strip as usize * STRIP_BATCHES as usize + batch as usize);
             moved += u64::from(batch.present.count_zeros());
             batch.present = u64::MAX;
         }
@@ -323,7 +323,7 @@ impl Space {
             rest &= !together;
             let words: Vec<_> = wire::bits(together)
                 .map(|batch| {
-                    let batch = self.look(now, first + batch as usize);
+                    let batch = self.batch(now, first + batch as usize);
                     let words = [batch.young, batch.present];
                     (batch.young, batch.cleared) = (0, Some(now));
                     words
@@ -342,7 +342,7 @@ impl Space {
     }
 
     /// A batch, with all touches until now applied.
-    fn look(&mut self, now: Nanos, at: usize) -> &mut Batch {
+    fn batch(&mut self, now: Nanos, at: usize) -> &mut Batch {
         let batch = &mut self.batches[at];
         let mut touched = 0;
         let (mut page, end) = (0, u64::from(BATCH_PAGES));

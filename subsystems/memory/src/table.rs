@@ -296,7 +296,7 @@ impl Table {
     }
 
     /// A snapshot of the table was sent to an agent: everything is to be reported again, with all history void.
-    pub fn tell_again(&mut self) {
+    pub fn report_all(&mut self) {
         for id in 0..self.slots.len() as u32 {
             // The agent ignores messages that a snapshot covers.
             self.slots[id as usize].told = true;
@@ -306,7 +306,7 @@ impl Table {
     }
 
     /// Reports strips, one message each, as long as `send` accepts them.
-    pub fn tell(&mut self, mut send: impl FnMut(&Message) -> bool) {
+    pub fn send_reports(&mut self, mut send: impl FnMut(&Message) -> bool) {
         for _ in 0..self.slots.len() {
             if self.cursor >= self.slots.len() {
                 self.cursor = 0;
@@ -463,7 +463,7 @@ impl Table {
 
     /// Batches of a strip are about to be paged out, and `bits` were read. Returns the number of pages that had come back
     /// because they were touched.
-    pub fn looked(&mut self, id: u32, batches: u64, bits: &Bits, now: Nanos) -> u64 {
+    pub fn count_refaults(&mut self, id: u32, batches: u64, bits: &Bits, now: Nanos) -> u64 {
         let slot = &mut self.slots[id as usize];
         wire::bits(batches).map(|batch| slot.came_back(batch as usize, bits, now)).sum()
     }
@@ -580,9 +580,9 @@ mod tests {
             .collect()
     }
 
-    fn told(table: &mut Table, room: usize) -> Vec<wire::Strip> {
+    fn reports(table: &mut Table, room: usize) -> Vec<wire::Strip> {
         let mut messages = vec![];
-        table.tell(|message| {
+        table.send_reports(|message| {
             let fits = messages.len() < room;
             if fits {
                 messages.push(wire::Strip::from_message(message).unwrap());
@@ -597,16 +597,16 @@ mod tests {
         let mut table = Table::new(2);
         table.update(SPACE, &mapped(&[(0, 0b0011), (1, 1)]));
         table.update(SPACE, &mapped(&[(0, 0b0110), (1, 1)]));
-        let first = told(&mut table, 1);
+        let first = reports(&mut table, 1);
         let strip = first[0];
         assert_eq!((strip.sequence, strip.mapped, strip.void), (Sequence(1), 0b0110, 0b0111));
         assert_eq!(strip.place, Place { space: SPACE, address: FIRST });
-        assert_eq!(told(&mut table, 9).len(), 1, "the other waited for room");
-        assert_eq!(told(&mut table, 9), [], "nothing has changed since");
+        assert_eq!(reports(&mut table, 9).len(), 1, "the other waited for room");
+        assert_eq!(reports(&mut table, 9), [], "nothing has changed since");
 
         table.update(SPACE, &mapped(&[(1, 1)]));
         table.update(SPACE, &mapped(&[(1, 1), (2, 1)]));
-        let again = told(&mut table, 9);
+        let again = reports(&mut table, 9);
         let strip = again[0];
         assert_eq!((strip.strip.id, strip.strip.generation), (0, 2), "the id has a new generation");
         assert_eq!((strip.sequence, strip.void), (Sequence(2), u64::MAX));
@@ -616,7 +616,7 @@ mod tests {
         assert_eq!(table.strips().count(), 2, "the other space is unchanged");
         table.update(SPACE, &BTreeMap::new());
         assert!(table.is_empty());
-        let told = told(&mut table, 9);
+        let told = reports(&mut table, 9);
         assert!(!told.is_empty() && told.iter().all(|strip| strip.mapped == 0), "{told:?}");
     }
 
@@ -624,11 +624,11 @@ mod tests {
     fn after_a_snapshot_every_strip_is_reported_with_its_next_sequence() {
         let mut table = Table::new(2);
         table.update(SPACE, &mapped(&[(0, 1), (1, 1)]));
-        told(&mut table, 1);
+        reports(&mut table, 1);
         let sequences = |table: &Table| table.records().map(|record| record.sequence).collect();
         let snapshot: Vec<Sequence> = sequences(&table);
-        table.tell_again();
-        let told: Vec<_> = told(&mut table, 9).iter().map(|strip| strip.sequence).collect();
+        table.report_all();
+        let told: Vec<_> = reports(&mut table, 9).iter().map(|strip| strip.sequence).collect();
         assert!(told.into_iter().eq(snapshot.into_iter().map(Sequence::next)));
     }
 
@@ -636,7 +636,7 @@ mod tests {
     fn batches_cleared_together_are_reported_together() {
         let mut table = Table::new(1);
         table.update(SPACE, &mapped(&[(0, 0b1111)]));
-        told(&mut table, 9);
+        reports(&mut table, 9);
         let mut bits = Bits { present: [u64::MAX; LANES], ..Bits::default() };
         bits.young[1] = 5;
         let mut extent = vec![];
@@ -757,12 +757,12 @@ mod tests {
     fn a_new_huge_page_voids_its_unit_and_counts_as_one_page() {
         let mut table = Table::new(1);
         table.update(SPACE, &mapped(&[(0, u64::MAX)]));
-        told(&mut table, 9);
+        reports(&mut table, 9);
         let mut bits = Bits { present: [u64::MAX; LANES], young: [u64::MAX; LANES], huge: 2 };
         let mut extent = vec![];
         let seen = table.read(0, u64::MAX, &bits, at(1), &mut extent);
         assert_eq!(seen.batches, 56, "the unit must be reported first");
-        let strip = told(&mut table, 9)[0];
+        let strip = reports(&mut table, 9)[0];
         assert_eq!((strip.huge, strip.void), (2, 0xff00));
         extent.clear();
         assert_eq!(table.read(0, 0xff00, &bits, at(2), &mut extent).batches, 1);
@@ -774,7 +774,7 @@ mod tests {
         (8..16).for_each(|batch| (out.present[batch], out.young[batch]) = (0, 0));
         assert_eq!(table.paged_out(0, 0xff00, &NO_COST, &before, &out).pages, 512);
         assert_eq!(table.read(0, 0xff00, &out, at(3), &mut extent).batches, 1);
-        assert_eq!(told(&mut table, 9), []);
+        assert_eq!(reports(&mut table, 9), []);
         (out.present[9], out.young[9]) = (0b111, 0b111);
         let seen = table.read(0, 0xff00, &out, at(3), &mut extent);
         assert_eq!(
@@ -782,24 +782,24 @@ mod tests {
             (0, 3),
             "the page was split, which must be reported first"
         );
-        assert_eq!(told(&mut table, 9)[0].huge, 0);
+        assert_eq!(reports(&mut table, 9)[0].huge, 0);
         (out.present[10], out.young[10]) = (u64::MAX, u64::MAX);
         assert_eq!(table.read(0, 0xff00, &out, at(4), &mut extent).refaults, 64, "the rest counts");
         bits.huge = 2;
         table.read(0, 0xff00, &bits, at(5), &mut extent);
-        told(&mut table, 9);
+        reports(&mut table, 9);
         bits.huge = 0;
         assert_eq!(table.read(0, 0xff00, &bits, at(5), &mut extent).batches, 0);
-        assert_eq!(told(&mut table, 9)[0].void, 0xff00, "the page was split");
+        assert_eq!(reports(&mut table, 9)[0].void, 0xff00, "the page was split");
         table.leave_unclearable(0, 0b100);
         table.update(SPACE, &mapped(&[(0, u64::MAX)]));
-        assert_eq!(told(&mut table, 9)[0].mapped, !0b100, "the batch stays left out");
+        assert_eq!(reports(&mut table, 9)[0].mapped, !0b100, "the batch stays left out");
         table.pardon_incompressible();
         table.update(SPACE, &mapped(&[(0, u64::MAX)]));
-        assert_eq!(told(&mut table, 9), [], "the batch is left out for another reason");
+        assert_eq!(reports(&mut table, 9), [], "the batch is left out for another reason");
         table.pardon_unclearable();
-        assert_eq!(told(&mut table, 9), []);
+        assert_eq!(reports(&mut table, 9), []);
         table.update(SPACE, &mapped(&[(0, u64::MAX)]));
-        assert_eq!(told(&mut table, 9)[0].mapped, u64::MAX);
+        assert_eq!(reports(&mut table, 9)[0].mapped, u64::MAX);
     }
 }

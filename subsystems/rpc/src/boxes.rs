@@ -201,7 +201,7 @@ impl Outbox {
             if !self.push(port, tag, &[extent.to_word(), bytes.into()])? {
                 return Ok(false);
             }
-            self.extents.told();
+            self.extents.mark_announced();
             *untold -= 1;
         }
         Ok(frame.at == frame.bytes.len())
@@ -303,7 +303,7 @@ impl Outbox {
 
     /// Whether frames wait until the other side takes entries or returns extents: no copy under way makes room for them.
     pub fn is_stuck(&self) -> bool {
-        self.is_full() && (self.no_room || self.unstaged > 0 && self.extents.is_told())
+        self.is_full() && (self.no_room || self.unstaged > 0 && self.extents.is_announced())
     }
 
     /// Whether there is something to flush: waiting frames, or extents to return.

@@ -152,12 +152,12 @@ impl Extents {
     }
 
     /// Whether the other side was told of all extents.
-    pub(crate) fn is_told(&self) -> bool {
+    pub(crate) fn is_announced(&self) -> bool {
         self.copying.is_empty()
     }
 
     /// The other side was told of the oldest extent.
-    pub(crate) fn told(&mut self) {
+    pub(crate) fn mark_announced(&mut self) {
         self.copying.pop_front();
     }
 

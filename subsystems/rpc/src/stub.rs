@@ -9,7 +9,7 @@
 //! the call waits ([`WAITS`](crate::wire::WAITS)): steering does not count it until the agent has something for it. The frame
 //! says how many of the call's frames had arrived, so the agent can ignore a WAITS that crossed with a grant or a message.
 //!
-//! A worker that suspends handlers keeps their calls [apart](Stub::keep_apart): frames for such a call are kept for it, and the
+//! A worker that suspends handlers keeps their calls [apart](Stub::detach): frames for such a call are kept for it, and the
 //! stub [names](Stub::take_woken) the call once.
 //!
 //! # Parking without losing a wake-up
@@ -17,7 +17,7 @@
 //! As for a core ([`wave_core::host`]): the worker sets PARKED in its word, fences, reads the word back from NIC memory, polls
 //! once more, and only then waits for its doorbell. The agent checks that word after it has sent something.
 
-mod apart;
+mod detached;
 mod event;
 mod wait;
 
@@ -75,7 +75,7 @@ struct Open {
     /// The agent was told that the worker runs other calls between this call's messages.
     yields: bool,
     /// The call's frames are kept in a queue of its own.
-    is_apart: bool,
+    is_detached: bool,
     is_noted: bool,
 }
 
@@ -103,7 +103,7 @@ pub struct Stub {
     /// common limit, which some calls could use up while the message that a handler waits for is still in the queue.
     kept: Backlog<Kept>,
     /// The same for calls that are kept apart, by slot.
-    apart: Vec<Backlog<Kept>>,
+    detached: Vec<Backlog<Kept>>,
     /// Calls that are kept apart, waited, and have got a frame since.
     woken: VecDeque<Subject>,
     /// As [`Stub::has_more`] says.
@@ -138,7 +138,7 @@ impl Stub {
             open: 0,
             cancels: 0,
             kept: Backlog::new(),
-            apart: (0..layout.config.subjects).map(|_| Backlog::new()).collect(),
+            detached: (0..layout.config.subjects).map(|_| Backlog::new()).collect(),
             woken: VecDeque::new(),
             has_more: false,
             noted: Vec::new(),
@@ -193,9 +193,9 @@ impl Stub {
             self.current.extend_from_slice(frame.first);
             self.current.extend_from_slice(frame.second);
             if self.admit(&head)? {
-                if self.is_apart(head.call) {
+                if self.is_detached(head.call) {
                     let bytes = core::mem::take(&mut self.current);
-                    self.apart[head.call.id as usize].push_back(Kept { head, bytes, at: now });
+                    self.detached[head.call.id as usize].push_back(Kept { head, bytes, at: now });
                 } else if self.deliver(port, &head, Nanos(0))? {
                     return Ok(Some(event(&head, &self.current, first)?));
                 }
@@ -208,8 +208,8 @@ impl Stub {
         Ok(None)
     }
 
-    fn is_apart(&mut self, call: Subject) -> bool {
-        self.of(call).is_some_and(|open| open.is_apart)
+    fn is_detached(&mut self, call: Subject) -> bool {
+        self.of(call).is_some_and(|open| open.is_detached)
     }
 
     /// The next event of one call, for a handler that waits for messages. Frames for other calls are kept.
@@ -234,7 +234,7 @@ impl Stub {
     ) -> Result<Option<Event<'_>>, StubError> {
         loop {
             let next = match of {
-                Some(call) if self.is_apart(call) => self.apart[call.id as usize].pop_front(),
+                Some(call) if self.is_detached(call) => self.detached[call.id as usize].pop_front(),
                 Some(call) => {
                     let at = self.kept.iter().position(|kept| kept.head.call == call);
                     at.and_then(|at| self.kept.remove(at))
@@ -301,7 +301,7 @@ impl Stub {
         let Some(open) = self.of(call) else { return Ok(false) };
         open.frames = open.frames.wrapping_add(1);
         if core::mem::take(&mut open.waits) {
-            if open.is_apart {
+            if open.is_detached {
                 self.woken.push_back(call);
             } else if head.kind == GRANT {
                 // The agent counts the call again, and the worker gets no event after which it would report the call.
@@ -478,7 +478,7 @@ impl Stub {
         if !self.kept.is_empty() {
             self.kept.retain(|kept| kept.head.call != call);
         }
-        self.apart[call.id as usize].clear();
+        self.detached[call.id as usize].clear();
         if !self.woken.is_empty() {
             self.woken.retain(|woken| *woken != call);
         }

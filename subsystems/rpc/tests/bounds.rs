@@ -275,7 +275,7 @@ fn call_with_unread_replies_takes_no_place_on_its_worker() {
     let mut met = met_one_at_a_time(64);
     let unread = met.begin();
     assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), unread));
-    met.stub.keep_apart(unread);
+    met.stub.detach(unread);
     let other = met.begin();
     assert_eq!(met.stub.poll(&met.port, NOW), Ok(None), "the worker's only place is taken");
     fill_replies(&mut met, unread);
@@ -377,7 +377,7 @@ fn a_yielding_stream_takes_no_place_on_its_worker() {
     let mut met = met_one_at_a_time(64);
     let long = met.begin();
     assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), long));
-    met.stub.keep_apart(long);
+    met.stub.detach(long);
     for _ in 0..2 {
         met.stub.yield_to_others(&met.port, long).unwrap();
     }
@@ -401,7 +401,7 @@ fn wait_that_crosses_with_a_message_is_ignored_and_its_thread_gets_a_note() {
     let mut met = met_one_at_a_time(64);
     let call = met.begin();
     assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), call));
-    met.stub.keep_apart(call);
+    met.stub.detach(call);
     met.stub.wait_for_client(&met.port, call).unwrap();
     met.dispatch.take_notes().for_each(drop);
     met.dispatch.message(call, Bytes::from_static(b"now"), false, false);
@@ -451,7 +451,7 @@ fn too_many_waiting_streams_stop_the_oldest_of_the_address_with_most() {
         let call = met.dispatch.begin(NOW, arrival).unwrap();
         met.settle();
         assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), call));
-        met.stub.keep_apart(call);
+        met.stub.detach(call);
         met.stub.wait_for_client(&met.port, call).unwrap();
         met.settle();
         call

@@ -272,7 +272,7 @@ fn a_hostile_agent_harms_nobody() {
                             let at = rng.random_range(0..has.len());
                             let call = *has.iter().nth(at).expect("it is below their number");
                             if rng.random() {
-                                stub.keep_apart(call);
+                                stub.detach(call);
                             }
                             let waits = match rng.random() {
                                 true => stub.wait_for_client(&port, call),

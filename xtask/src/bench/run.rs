@@ -20,7 +20,7 @@ use super::figures::{Bench, COUNTED};
 /// Far longer than any run takes, also beside other processes.
 const TIME_MAX: Duration = Duration::from_secs(180);
 /// Interval at which a run is checked for its end.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_EVERY: Duration = Duration::from_millis(20);
 /// The interval while the thread to be counted does not exist yet.
 const LOOK_FOR_THREAD_EVERY: Duration = Duration::from_millis(1);
 /// The host core's thread in the bench `switch`.
@@ -134,7 +134,7 @@ fn ended(
         if begun.elapsed() > TIME_MAX {
             return Err(failed(format!("it took longer than {} s", TIME_MAX.as_secs())));
         }
-        let mut wait = LOOK_EVERY;
+        let mut wait = POLL_EVERY;
         if let Some(counter) = counter.as_mut().filter(|counter| counter.is_none()) {
             **counter = counter::instructions(child.id(), COUNTED_THREAD).map_err(failed)?;
             wait = LOOK_FOR_THREAD_EVERY;

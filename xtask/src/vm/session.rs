@@ -21,7 +21,7 @@ use super::{Error, folder, guest, modules, nic, output_of, remove_abandoned, sha
 /// The most pieces of output in the queue; beyond that the guest waits.
 const PIECES_MAX: usize = 64;
 /// Interval at which QEMU is checked while nothing comes in.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_EVERY: Duration = Duration::from_millis(100);
 /// How long the guest may take to power off after it was told to.
 const POWER_OFF_MAX: Duration = Duration::from_secs(5);
 /// How long a first boot with KVM may take before KVM counts as broken.
@@ -198,7 +198,7 @@ impl Running {
             if Instant::now() >= deadline.min(last) {
                 return Ended::TimedOut { started };
             }
-            let event = self.events.recv_timeout(LOOK_EVERY);
+            let event = self.events.recv_timeout(POLL_EVERY);
             if event.is_ok() {
                 deadline = Instant::now() + silence;
             }

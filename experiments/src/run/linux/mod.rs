@@ -94,7 +94,7 @@ pub fn run(wanted: Wanted<'_>) -> Result<Ran, Failure> {
     let agents = parts.iter().map(|_| AtomicI32::new(0)).collect();
     let shown = Arc::new(Shown { parts, seats, enclaves, began, agents });
     let served = Arc::clone(&shown);
-    let _server = status::Server::start(move || served.tell())
+    let _server = status::Server::start(move || served.status())
         .inspect_err(|error| {
             say!("wave run: `wave linux status` will not show it: {}: {error}", status::FOLDER);
         })
@@ -111,7 +111,7 @@ pub fn run(wanted: Wanted<'_>) -> Result<Ran, Failure> {
         let asked = signals.take();
         let mut at = 0;
         while at < running.len() {
-            match running[at].look(asked)? {
+            match running[at].check_agent(asked)? {
                 Some(ended) => {
                     let part = running.remove(at);
                     done.push((part.at, part.done(ended)));
@@ -223,7 +223,7 @@ impl Shown {
         report
     }
 
-    fn tell(&self) -> status::Run {
+    fn status(&self) -> status::Run {
         let enclave = |at: usize| {
             let cores = &self.seats[at].cores;
             let threads = self.enclaves[at].threads().into_iter().map(|thread| status::Thread {
@@ -345,7 +345,7 @@ impl<'a> Running<'a> {
     }
 
     /// Checks on the agent. Returns how the work ended, if it has.
-    fn look(&mut self, asked: Asked) -> Result<Option<Ended>, Failure> {
+    fn check_agent(&mut self, asked: Asked) -> Result<Option<Ended>, Failure> {
         let enclave = self.enclave();
         let Some(started) = &mut self.started else { return Ok(None) };
         if asked.terminate {

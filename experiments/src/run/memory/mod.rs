@@ -128,7 +128,7 @@ struct Ground<'a> {
 }
 
 impl Ground<'_> {
-    fn look_whether_over(&self) -> Result<(), Failure> {
+    fn check_running(&self) -> Result<(), Failure> {
         match self.end.load(Ordering::SeqCst) {
             true => Err(Failure::Cannot(
                 "interrupted; all changes to the machine are undone".to_owned(),
@@ -148,7 +148,7 @@ impl Ground<'_> {
             shares_cpu: self.seating.workers_yield,
         };
         let mut served = Served::start(&order)?;
-        let ready = served.ready(|| self.look_whether_over())?;
+        let ready = served.ready(|| self.check_running())?;
         self.progress.end();
         self.progress.begin(&format!("{}: {:.0} s", variant.name, self.memory.seconds));
         let target = Process::open(served.pid()).map_err(Failure::cannot)?;
@@ -162,8 +162,8 @@ impl Ground<'_> {
         let began = Instant::now();
         let mut heard = Instant::now();
         while ran.seconds.last().is_none_or(|second| second.memory.seconds < self.memory.seconds) {
-            self.look_whether_over()?;
-            let Some(told) = served.hear(INTERVAL)? else {
+            self.check_running()?;
+            let Some(told) = served.next_report(INTERVAL)? else {
                 if heard.elapsed() > HEAR_PATIENCE {
                     let why = format!("RocksDB's process served nothing for {:?}", heard.elapsed());
                     return Err(Failure::Cannot(why));

@@ -100,14 +100,14 @@ pub fn main() -> ExitCode {
     match serve(&input, &stop) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            tell(&Told::Failed(why));
+            write_report(&Told::Failed(why));
             ExitCode::FAILURE
         }
     }
 }
 
 /// Writes a report. Returns whether anything still reads them.
-fn tell(told: &Told) -> bool {
+fn write_report(told: &Told) -> bool {
     let line = serde_json::to_string(told).expect("reports have string keys only");
     let mut output = std::io::stdout().lock();
     writeln!(output, "{line}").and_then(|()| output.flush()).is_ok()
@@ -133,7 +133,7 @@ fn serve(input: &Receiver<String>, stop: &AtomicBool) -> Result<(), String> {
     let calibrated = std::thread::scope(|scope| scope.spawn(calibrate).join());
     let calibrated = calibrated.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     let version = calibrated.database().version().to_owned();
-    tell(&Told::Ready(Ready { version, bare: *calibrated.bare(), held_bytes }));
+    write_report(&Told::Ready(Ready { version, bare: *calibrated.bare(), held_bytes }));
     // Without a second line, no GETs are wanted.
     if input.recv().is_err() {
         return Ok(());
@@ -168,7 +168,7 @@ fn serve(input: &Receiver<String>, stop: &AtomicBool) -> Result<(), String> {
             };
             served.clear();
             mapped.reset();
-            let heard = tell(&Told::Interval(interval));
+            let heard = write_report(&Told::Interval(interval));
             let over = gets.is_finished() || mapper.is_finished();
             if !heard || over || stop.load(Ordering::SeqCst) {
                 break;

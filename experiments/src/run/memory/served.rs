@@ -68,7 +68,7 @@ impl Served {
     ) -> Result<Ready, Failure> {
         loop {
             is_over()?;
-            if let Some(Told::Ready(ready)) = self.hear(Duration::from_millis(100))? {
+            if let Some(Told::Ready(ready)) = self.next_report(Duration::from_millis(100))? {
                 return Ok(ready);
             }
         }
@@ -79,7 +79,7 @@ impl Served {
     }
 
     /// Returns the next report within `patience`.
-    pub fn hear(&self, patience: Duration) -> Result<Option<Told>, Failure> {
+    pub fn next_report(&self, patience: Duration) -> Result<Option<Told>, Failure> {
         match self.told.recv_timeout(patience) {
             Ok(Told::Failed(why)) => Err(Failure::Cannot(format!("RocksDB's process: {why}"))),
             Ok(told) => Ok(Some(told)),

@@ -3,7 +3,7 @@
 //! All variants are up at once, and asleep except for the one under load. They are compared by paired rounds (docs/adr/0106): in
 //! each round every variant runs each load once, in random order; at the same load all get the same arrivals.
 
-mod found;
+mod result;
 mod seats;
 mod serving;
 pub mod sim;
@@ -17,8 +17,8 @@ use wave_workloads::cpu;
 use wave_workloads::point::Limits;
 use wave_workloads::rocksdb::Database;
 
-use self::found::Row;
-pub use self::found::table;
+use self::result::Row;
+pub use self::result::table;
 use self::seats::{Equal, Seats, twin};
 pub use self::serving::{Measured, enclave_options, host_options};
 use self::serving::{Serving, Wanted};
@@ -83,7 +83,7 @@ pub fn run(
         }
         progress.end();
     }
-    let mut facts = found::facts(scenario, &database, equal, &twins);
+    let mut facts = result::facts(scenario, &database, equal, &twins);
     facts.push(of_trials(trials));
     facts.extend(link_facts);
     let simulated_only = scenario.variants.iter().flat_map(Stack::simulated_only);
@@ -139,11 +139,11 @@ pub fn run(
         machine: machine::machine(cpus.len()),
         seating,
         started,
-        variants: rows.iter().map(|row| row.variant(scenario, found::AGENT_WITH_LOOKS)).collect(),
+        variants: rows.iter().map(|row| row.variant(scenario, result::AGENT_WITH_LOOKS)).collect(),
         facts,
         paired: Some(conclude(&curves, 0, at, machine_then)),
         ladder: None,
-        extra: found::extra(scenario, &rows, equal, &twins, &limits, &ratio),
+        extra: result::extra(scenario, &rows, equal, &twins, &limits, &ratio),
     };
     // Beside other processes an agent may have had no CPU for so long that its host turned it out in every trial.
     let failed =

@@ -23,7 +23,7 @@ use crate::run::agent::AgentProcess;
 use crate::run::point::pooled;
 use crate::run::recording::{Log, Logs};
 use crate::run::seating::Seating;
-use crate::run::{Failure, keep_house, system, take_generators_seat};
+use crate::run::{Failure, pin_housekeeping, system, take_generators_seat};
 use crate::scenario::{Link, Rpc, RpcPlacement, RpcWorkload, Stack, Trials, defaults};
 use crate::{cpu_time, store};
 
@@ -119,7 +119,7 @@ impl Serving {
         let times = ServiceTimes { get: micros(workload.get_us), range: micros(workload.range_us) };
         let store = Store::taking(Arc::clone(database), times);
         let seating = &seats.seating;
-        keep_house(seating, cpus)?;
+        pin_housekeeping(seating, cpus)?;
         let (mut agents, mut address) = (Vec::new(), free_address()?);
         let host = match stack.placement {
             RpcPlacement::Tonic => {

@@ -18,8 +18,8 @@ use wave_workloads::grpc::load::{Answers, Open};
 use wave_workloads::grpc::store::Worked;
 use wave_workloads::point::{self as measured, Limits, Point, Verdict};
 
-use super::found::{self, Row};
 use super::limits;
+use super::result::{self, Row};
 use super::seats::{Equal, Seats, twin};
 use super::serving::{Measured, Used};
 use crate::run::recording::Recording;
@@ -97,11 +97,11 @@ pub fn run(
         .map(|(system, points)| Row::simulated(system.stack, &system.seats, points, &limits))
         .collect();
     let ratio = |of: &str, to: &str, limit_us: u64| {
-        found::of_saturations(&rows, scenario.loads_per_second[0], of, to, limit_us)
+        result::of_saturations(&rows, scenario.loads_per_second[0], of, to, limit_us)
     };
     let mut facts = left_out;
     let why = "a host with one core has none left for an agent";
-    facts.extend(found::left_out(scenario, equal, &twins, why));
+    facts.extend(result::left_out(scenario, equal, &twins, why));
     facts.extend(self::facts(&systems));
     facts.extend(recording.map(|recording| {
         let (what, _) = recording.fact();
@@ -124,11 +124,11 @@ pub fn run(
             equal.name()
         ),
         started,
-        variants: rows.iter().map(|row| row.variant(scenario, found::AGENT)).collect(),
+        variants: rows.iter().map(|row| row.variant(scenario, result::AGENT)).collect(),
         facts,
         paired: None,
         ladder: None,
-        extra: found::extra(scenario, &rows, equal, &twins, &limits, &ratio),
+        extra: result::extra(scenario, &rows, equal, &twins, &limits, &ratio),
     };
     let failed = rows.iter().filter(|row| row.answers_nobody());
     let failed = failed.map(|row| format!("{} answered no call", row.stack.name)).collect();

@@ -24,7 +24,7 @@ use crate::scenario::{Crash, Load, Variant};
 use wave_report::model::VariantResult;
 
 /// Polling interval for what decides.
-const LOOK_EVERY: Nanos = Nanos::from_micros(10);
+const POLL_EVERY: Nanos = Nanos::from_micros(10);
 /// Time to start a process.
 const RESTART: Nanos = Nanos::from_millis(1);
 /// Time allowed for the host to notice, and for accepted requests to end.
@@ -190,7 +190,7 @@ fn wait_for(world: &World, enclave: &Enclave, mode: Mode) -> Option<()> {
         if world.now() >= until {
             return None;
         }
-        world.run_until(world.now() + LOOK_EVERY);
+        world.run_until(world.now() + POLL_EVERY);
     }
     Some(())
 }

@@ -15,7 +15,7 @@ use crate::launch::START_PATIENCE;
 use crate::run::agent::AgentProcess;
 use crate::run::rpc::{enclave_options, host_options};
 use crate::run::seating::Seating;
-use crate::run::{Failure, keep_house, take_generators_seat};
+use crate::run::{Failure, pin_housekeeping, take_generators_seat};
 use crate::scenario::UdpPreemption;
 use crate::store;
 
@@ -70,7 +70,7 @@ impl Serving {
     /// Starts the system, and waits until requests are answered. From then on the calling thread is the generator's.
     pub fn start(wanted: &Wanted<'_>) -> Result<Serving, Failure> {
         let Wanted { scenario, policy, seating, cpus } = wanted;
-        keep_house(seating, cpus)?;
+        pin_housekeeping(seating, cpus)?;
         let mut options = enclave_options(scenario.threads, &scenario.link, seating)?;
         // One of the requests that a worker holds runs; the others are prestaged.
         options.config.prestage = (scenario.outstanding - 1) as u16;

@@ -31,7 +31,7 @@ impl RpcFront {
     /// Does a bounded amount of work: the host's events, connections, calls. Returns idle if there is no more to do now.
     fn step(&mut self) -> Step {
         let now = self.now();
-        self.look_after_host(now);
+        self.check_host(now);
         let RpcFront { engine, tasks, round_robin, turned, progressed, parks, cores, .. } = self;
         // Inside the runtime, where waking a task needs no system call.
         let stepped = self.runtime.block_on(async {
@@ -160,10 +160,10 @@ impl ThreadFront for RpcFront {
     }
 
     /// Returns memory to the system after a flood of connections or calls.
-    fn look_after(&mut self) {
+    fn maintain(&mut self) {
         // Floods of connections take place on connection cores alone.
         let has_worked = std::mem::take(&mut self.has_worked) || !self.cores.is_empty();
-        self.spare.iter_mut().for_each(|spare| spare.look(self.polled, has_worked));
+        self.spare.iter_mut().for_each(|spare| spare.trim(self.polled, has_worked));
     }
 
     fn join(&mut self, bell: &OwnBell) {

@@ -228,7 +228,7 @@ impl Enclave {
         });
         let mut host =
             Host::new(Arc::clone(&shared), options, listener, nic, layout, state, kernel);
-        host.look_at_figures(super::now());
+        host.read_figures(super::now());
         // The CPU time counted so far is that of the caller's thread.
         lock(&shared.stats).cpu = Duration::ZERO;
         let thread = std::thread::Builder::new().name("wave-memory".into());

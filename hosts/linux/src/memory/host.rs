@@ -128,7 +128,7 @@ impl Host {
         while !self.shared.stop.load(Ordering::SeqCst) {
             let now = super::now();
             if let Some(nic) = &mut self.nic {
-                nic.look();
+                nic.poll_rings();
             }
             self.accept(now);
             while let Some(agent) = self.candidates.announced(now, &mut self.nic) {
@@ -140,7 +140,7 @@ impl Host {
                 self.survey(now);
             }
             if now >= self.figures_at {
-                self.look_at_figures(now);
+                self.read_figures(now);
             }
             if self.kernel.written_at().is_some_and(|due| now >= due) {
                 self.kernel.free_written(&mut self.state.table);
@@ -151,7 +151,7 @@ impl Host {
         }
         // Programs that have ended since the last look are counted up to their end.
         let _ = self.kernel.survey(&self.groups, &mut self.state.table);
-        self.look_at_figures(super::now());
+        self.read_figures(super::now());
         if let Some(agent) = self.attached.take() {
             agent.server.control().revoke(&agent.port, Revoked::Ended);
         }
@@ -289,13 +289,13 @@ impl Host {
         self.survey_at = now + SURVEY.max(Nanos(took * SURVEY_SHARE));
     }
 
-    pub(super) fn look_at_figures(&mut self, now: Nanos) {
+    pub(super) fn read_figures(&mut self, now: Nanos) {
         self.figures_at = now + FIGURES;
         if !self.state.dry_run {
             self.kernel.measure();
         }
         let refaults = self.state.totals.refaults;
-        let figures = self.kernel.look(&self.groups, &mut self.state.guard, refaults);
+        let figures = self.kernel.read_figures(&self.groups, &mut self.state.guard, refaults);
         let held = self.state.guard.held(now);
         let refaults_per_minute = self.state.guard.refaults(now);
         let slowdown = self.state.guard.slowdown(now);

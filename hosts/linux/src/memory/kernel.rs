@@ -79,7 +79,7 @@ struct Target {
 
 impl Target {
     /// Reads the faults of a process that may have ended. They can be read until its parent has waited for it.
-    fn look_at_faults(&mut self) {
+    fn read_faults(&mut self) {
         let faults = major_faults_of((self.process.pid(), self.started));
         self.faults.end = faults.unwrap_or(0).max(self.faults.end);
     }
@@ -163,7 +163,7 @@ impl Kernel {
         self.targets.retain(|&pid, target| {
             let stays = here(pid) && target.process.is_alive();
             if !stays {
-                target.look_at_faults();
+                target.read_faults();
                 *faults_of_ended += target.major_faults();
                 table.update(pid, &BTreeMap::new());
             }
@@ -184,7 +184,7 @@ impl Kernel {
             .collect();
         (self.newcomers, self.surveyed) = (newcomers, true);
         for process in lasting {
-            if let Err(error) = self.look_at(process, table) {
+            if let Err(error) = self.survey_process(process, table) {
                 first_error = first_error.or(Some(error));
             }
         }
@@ -194,7 +194,7 @@ impl Kernel {
         }
     }
 
-    fn look_at(&mut self, listed: Lifetime, table: &mut Table) -> Result<(), TargetError> {
+    fn survey_process(&mut self, listed: Lifetime, table: &mut Table) -> Result<(), TargetError> {
         let (pid, started) = listed;
         let space = pid as u32;
         if !self.targets.contains_key(&space) {
@@ -256,7 +256,7 @@ impl Kernel {
         self.zswap || self.swap.first().is_none_or(|device| device.kind == SwapKind::Zram)
     }
 
-    fn look_at_swap(&mut self) {
+    fn read_swap(&mut self) {
         self.swap_at = super::now();
         self.swap = swap_state().unwrap_or_default();
     }
@@ -281,19 +281,24 @@ impl Kernel {
     }
 
     /// Reads the figures, and updates the guard. `refaults` is their number so far.
-    pub(super) fn look(&mut self, groups: &[Group], guard: &mut Guard, refaults: u64) -> Sums {
+    pub(super) fn read_figures(
+        &mut self,
+        groups: &[Group],
+        guard: &mut Guard,
+        refaults: u64,
+    ) -> Sums {
         let mut sums = Sums::default();
         // With several programs, a shared page must count once.
         if self.targets.len() > 1 {
-            self.look_at_parts();
+            self.read_parts();
             for Target { part, .. } in self.targets.values() {
                 sums.resident_bytes += part.resident_bytes;
                 sums.swapped_bytes += part.swapped_bytes;
             }
-        } else if let Some(figures) = self.look_at_one() {
+        } else if let Some(figures) = self.read_only_program() {
             // A single program's memory is all its own, but it may map some of it several times.
             if figures.shared_bytes > 0 {
-                self.look_at_parts();
+                self.read_parts();
             }
             let shared = self.targets.values().map(|target| target.part.shared_bytes).sum();
             let own = figures.resident_bytes - figures.shared_bytes;
@@ -304,7 +309,7 @@ impl Kernel {
         sums.major_faults =
             self.faults_of_ended + self.targets.values().map(Target::major_faults).sum::<u64>();
         sums.refault = self.times.map(|times| times.mean(refaults, sums.major_faults));
-        self.look_at_swap();
+        self.read_swap();
         // A cgroup's own pressure is closer to what its processes experience.
         let of_cgroups = groups.iter().filter_map(|group| match group {
             Group::Cgroup(folder) => Pressure::of_cgroup(folder),
@@ -312,7 +317,7 @@ impl Kernel {
         });
         let worst = of_cgroups.map(|pressure| pressure.some.avg10_percent).reduce(f64::max);
         let of_machine = || Some(Pressure::of_machine()?.some.avg10_percent);
-        guard.look(Standing {
+        guard.update(Standing {
             resident_pages: sums.resident_bytes / PAGE,
             pressure_percent: worst.or_else(of_machine).unwrap_or(0.0),
             refault: sums.refault,
@@ -321,22 +326,22 @@ impl Kernel {
     }
 
     /// Reads the figures of the only program.
-    fn look_at_one(&mut self) -> Option<Figures> {
+    fn read_only_program(&mut self) -> Option<Figures> {
         let target = self.targets.values_mut().next()?;
-        target.look_at_faults();
+        target.read_faults();
         let figures = Figures::of(&target.process).ok()?;
         Some(Figures { shared_bytes: figures.shared_bytes.min(figures.resident_bytes), ..figures })
     }
 
     /// Reads the programs' parts, as often as [`PARTS_SHARE`] allows.
-    fn look_at_parts(&mut self) {
+    fn read_parts(&mut self) {
         let now = super::now();
         if now < self.parts_at {
             return;
         }
         let before = super::thread_cpu();
         for target in self.targets.values_mut() {
-            target.look_at_faults();
+            target.read_faults();
             // A process that has ended, and that no survey has missed yet, has no part: another has all of what they shared.
             target.part = match Part::of(&target.process) {
                 Some(part) => part,
@@ -350,13 +355,13 @@ impl Kernel {
 
     /// When [`Kernel::free_written`] is due; `None` if nothing is being written.
     pub(super) fn written_at(&self) -> Option<Nanos> {
-        self.written.look_at()
+        self.written.next_check()
     }
 
     /// Frees the memory of pages of a strip that have been written to a disk, and that the kernel keeps in its swap cache.
     pub(super) fn free_written(&mut self, table: &mut Table) {
         let Some((place, mut pages)) = self.written.take(super::now()) else { return };
-        self.look_at_swap();
+        self.read_swap();
         // Once half of all swap is in use, the kernel gives up a page's place there when the page is mapped.
         if self.swap.free_bytes <= self.swap.total_bytes / 2 {
             return self.written.clear();
@@ -444,7 +449,7 @@ impl Tiers for Kernel {
     fn page_out(&mut self, place: Place, batches: u64, seen: &Bits) -> Result<Cost, Code> {
         // Not all advised pages have gone to swap, and other programs free some of it.
         if self.is_swap_full() && super::now().since(self.swap_at) >= SWAP_LOOK {
-            self.look_at_swap();
+            self.read_swap();
         }
         if self.is_swap_full() {
             return Err(Code::Held);

@@ -339,7 +339,7 @@ fn on_zram(lock: File, bytes: u64) -> Result<Swap, SwapError> {
     // If the kernel lacks this algorithm, its default will do.
     let _ = set("comp_algorithm", "lz4".to_owned());
     set("disksize", bytes.to_string()).map_err(refused("sizing"))?;
-    swap.sentinel.tell_sized().map_err(refused("guarding"))?;
+    swap.sentinel.announce_sized().map_err(refused("guarding"))?;
     let device = zram_device(number).map_err(refused("opening"))?;
     header::write(&device, bytes, &label).map_err(refused("writing to"))?;
     swap_on(&open_again(&device), &path, SWAP_FLAG_PREFER | ZRAM_PRIORITY)?;

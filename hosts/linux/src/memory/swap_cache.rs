@@ -78,7 +78,7 @@ impl Written {
     }
 
     /// When to call [`Written::take`] again; `None` without pages.
-    pub(super) fn look_at(&self) -> Option<Nanos> {
+    pub(super) fn next_check(&self) -> Option<Nanos> {
         self.look_at
     }
 
@@ -151,19 +151,19 @@ mod tests {
         let place = |number: u64| Place { space: 7, address: number << 24 };
         let at = Nanos::from_millis;
         let mut written = Written::default();
-        assert_eq!((written.look_at(), written.take(at(0))), (None, None));
+        assert_eq!((written.next_check(), written.take(at(0))), (None, None));
         let mut pages = [0; 64];
         pages[3] = 0b101;
         written.add(at(1_000), place(1), &pages);
         pages[3] = 0b110;
         written.add(at(1_100), place(1), &pages);
         written.add(at(9_000), place(2), &pages);
-        assert_eq!(written.look_at(), Some(at(1_200)));
+        assert_eq!(written.next_check(), Some(at(1_200)));
         assert_eq!(written.take(at(1_200)), None, "the strip was paged out again");
         // However much the machine writes.
         let (first, pages) = written.take(at(11_100)).unwrap();
         assert_eq!((first, pages[3]), (place(1), 0b111));
         assert_eq!(written.take(at(19_000)).unwrap().0, place(2));
-        assert_eq!((written.look_at(), written.take(at(20_000))), (None, None));
+        assert_eq!((written.next_check(), written.take(at(20_000))), (None, None));
     }
 }

@@ -161,13 +161,13 @@ impl Recorder {
         };
         let iterator = attach(true)?.pop().ok_or_else(|| missing(ITERATOR))?;
         // The programs get the recorder's id before they run.
-        look(&iterator)?;
+        visit_threads(&iterator)?;
         let begins_ns = monotonic_ns();
         let links = attach(false)?;
         // The second look finds threads that were created meanwhile. It also finds children listed before their
         // parents, which happens once ids have wrapped around.
-        look(&iterator)?;
-        look(&iterator)?;
+        visit_threads(&iterator)?;
+        visit_threads(&iterator)?;
         Ok(Recorder { ring, taken, unknown, counts, links, iterator, begins_ns, object })
     }
 
@@ -197,7 +197,7 @@ impl Recorder {
     /// end, on the clock of the events, and the counts of lost events.
     pub fn stop(mut self, sink: &mut dyn FnMut(&Event)) -> Result<(u64, Lost), RecordError> {
         self.take(sink)?;
-        look(&self.iterator).map_err(|error| RecordError::Reading(error.to_string()))?;
+        visit_threads(&self.iterator).map_err(|error| RecordError::Reading(error.to_string()))?;
         let ends_ns = monotonic_ns();
         let lost = self.lost();
         self.links.clear();
@@ -230,7 +230,7 @@ fn misses(program: BorrowedFd<'_>) -> u64 {
 }
 
 /// Makes the iterator look at every thread of the machine.
-fn look(iterator: &Link) -> libbpf_rs::Result<()> {
+fn visit_threads(iterator: &Link) -> libbpf_rs::Result<()> {
     let mut rest = Vec::new();
     Iter::new(iterator)?.read_to_end(&mut rest)?;
     Ok(())

@@ -118,7 +118,7 @@ impl Control {
                 agent.line.ring();
             }
             if let Some(nic) = &mut self.nic {
-                nic.look();
+                nic.poll_rings();
                 nic.control_bell().drain();
             }
             self.kick();
@@ -228,7 +228,8 @@ impl Control {
 
     fn serve(&mut self, now: Nanos) -> Result<(), LoadError> {
         let Some(agent) = &mut self.attached else { return Ok(()) };
-        let look = self.supervisor.look(now, &mut agent.control, &agent.port, &*self.mechanism);
+        let look =
+            self.supervisor.supervise(now, &mut agent.control, &agent.port, &*self.mechanism);
         if look.has_sent {
             lock(&self.shared.agents).snapshots += 1;
         }

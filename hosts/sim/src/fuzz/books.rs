@@ -200,7 +200,9 @@ impl Books {
         self.note(now, event);
         match *event {
             HostEvent::Changed(event) => self.changed(now, &event),
-            HostEvent::Told { ref message, core, record } => self.told(now, message, core, record),
+            HostEvent::Told { ref message, core, record } => {
+                self.check_message(now, message, core, record)
+            }
             HostEvent::Started { core, thread, sequence, decision } => {
                 self.started(now, core, thread, sequence, decision)
             }
@@ -325,7 +327,7 @@ impl Books {
     }
 
     /// Checks a message of a modelled host. `core` is the core whose run it ends.
-    fn told(
+    fn check_message(
         &mut self,
         now: Nanos,
         message: &Message,
@@ -423,7 +425,7 @@ impl Books {
     }
 
     /// Looks for a core that is idle while a thread waits.
-    pub fn look(&mut self, now: Nanos) -> Result<(), Broken> {
+    pub fn check_idle_cores(&mut self, now: Nanos) -> Result<(), Broken> {
         let idle = self.cores.iter().filter(|core| core.online).filter_map(|core| core.idle_since);
         let Some(idle) = idle.min() else { return Ok(()) };
         let waits = self.threads.iter().filter_map(|(id, thread)| match thread.state {

@@ -353,7 +353,7 @@ impl Running {
     }
 
     /// Runs the checkers once.
-    fn look(&self, now: Nanos) {
+    fn run_checkers(&self, now: Nanos) {
         let counters = self.enclave.counters();
         if counters.overflows > self.overflows.replace(counters.overflows) {
             // Queues have room for the messages of all threads, unless no agent reads. An overflow is
@@ -377,7 +377,7 @@ impl Running {
         {
             self.enclave.world().wake(keeper, now, Cause::NUDGE);
         }
-        let result = self.watch.books.borrow_mut().look(now);
+        let result = self.watch.books.borrow_mut().check_idle_cores(now);
         self.watch.check(result);
         let result = self.enclave.check_model();
         self.watch.check(result.map_err(|what| Broken { rule: "model", what }));
@@ -503,7 +503,7 @@ fn history(plan: &Plan, world: &World) -> (Report, Vec<u64>) {
         while !broken() && goes_on() {
             until = until + LOOK;
             world.run_until(until);
-            cells.iter().for_each(|cell| cell.look(until));
+            cells.iter().for_each(|cell| cell.run_checkers(until));
             if let Some(last) = cells.last() {
                 marks.borrow_mut().push(last.watch.books.borrow().hash());
             }

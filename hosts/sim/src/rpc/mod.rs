@@ -193,7 +193,7 @@ pub fn serve_logged(
     Ok(RpcOutcome {
         stack_busy: stack.busy().0 as f64 / cores,
         stack_time,
-        looks: workers.looks(),
+        looks: workers.empty_runs(),
         outcome: Outcome {
             usage,
             served: stack.served(),

@@ -160,7 +160,7 @@ impl Running {
             match self.dispatch.step(self.world.now(), &mut self.events) {
                 Ok(Step::Progress) => {
                     self.answer();
-                    self.tell();
+                    self.notify_scheduler();
                     self.world.spend(look);
                 }
                 Ok(_) => {
@@ -236,7 +236,7 @@ impl Running {
     }
 
     /// Notifies the scheduler of threads that have requests now.
-    fn tell(&mut self) {
+    fn notify_scheduler(&mut self) {
         let now = self.world.now();
         let mut any = false;
         {

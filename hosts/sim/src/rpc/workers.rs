@@ -49,7 +49,7 @@ impl Workers {
     }
 
     /// Runs in which a worker found no request.
-    pub(super) fn looks(&self) -> u64 {
+    pub(super) fn empty_runs(&self) -> u64 {
         self.looks.get()
     }
 
@@ -65,7 +65,7 @@ impl Workers {
     }
 
     /// The request that waits for a thread: its call, and its work.
-    fn look(&self, enclave: &Enclave, id: u32) -> Option<(Subject, Nanos)> {
+    fn next_request(&self, enclave: &Enclave, id: u32) -> Option<(Subject, Nanos)> {
         let now = enclave.world().now();
         self.with(id, |stub, port| match stub.poll(port, now).expect("an honest agent") {
             Some(Event::Begin { call, message: Some(message), .. }) => {
@@ -116,7 +116,7 @@ impl Application for Workers {
                 return After::Await(Nanos(0));
             }
         }
-        match self.look(enclave, id) {
+        match self.next_request(enclave, id) {
             Some((call, work)) => {
                 self.workers.borrow_mut()[id as usize].serves = Some(call);
                 After::On(work)

@@ -31,7 +31,7 @@ impl Core {
         if self.is_asked_to_end() {
             return self.acknowledge();
         }
-        self.safe_points.pass() && self.look_closer()
+        self.safe_points.pass() && self.check_slow_path()
     }
 
     #[cold]
@@ -57,7 +57,7 @@ impl Core {
     /// Makes the checks that are too expensive for each safe point. A thread also leaves a core that must stop or
     /// adopt another window: until then the new agent cannot reach the thread.
     #[cold]
-    fn look_closer(&self) -> bool {
+    fn check_slow_path(&self) -> bool {
         let now = MonotonicClock.now();
         if self.is_asked_to_end() {
             return self.acknowledge();

@@ -192,7 +192,7 @@ impl<'a> Call<'a> {
                 return Ok(None);
             }
             self.check_cancelled()?;
-            match self.look() {
+            match self.take_event() {
                 Ok(true) => {}
                 Ok(false) => {
                     let call = self.call;
@@ -205,7 +205,7 @@ impl<'a> Call<'a> {
     }
 
     /// Takes the next event of this call. Returns whether there was one.
-    fn look(&mut self) -> Result<bool, Lost> {
+    fn take_event(&mut self) -> Result<bool, Lost> {
         let mut worker = self.worker.borrow_mut();
         if worker.epoch() != self.epoch {
             return Err(Lost);

@@ -13,10 +13,10 @@ use wave_rpc::boxes::Outbox;
 use wave_rpc::extents::Extents;
 use wave_rpc::wire::{Head, SERVICE};
 
-use super::overlooked::{LOOK_EVERY, Overlooked};
+use super::missed_requests::{MissedRequests, POLL_EVERY};
 use super::server::Shared;
 use crate::clock::MonotonicClock;
-use crate::door::{Door, Guest, say_fault, wait_for_any};
+use crate::door::{Door, Guest, report_fault, wait_for_any};
 use crate::shared::lock;
 
 /// How often this thread checks an agent that has not taken the list of methods yet, in milliseconds.
@@ -24,14 +24,14 @@ const TELL_EVERY_MS: i32 = 1;
 /// How often it checks candidates, in milliseconds.
 const CANDIDATES_EVERY_MS: i32 = 100;
 /// How often it checks for requests that a scheduler overlooks, in milliseconds.
-const LOOK_EVERY_MS: i32 = (LOOK_EVERY.0 / 1_000_000) as i32;
+const POLL_EVERY_MS: i32 = (POLL_EVERY.0 / 1_000_000) as i32;
 
 struct Agent {
     guest: Guest,
     /// The list of methods, on its way to the agent.
     outbox: Outbox,
     told: bool,
-    overlooked: Overlooked,
+    missed: MissedRequests,
 }
 
 impl Agent {
@@ -62,7 +62,7 @@ impl Control {
             }
             self.serve();
             // Workers that are threads of an enclave sleep without a limit.
-            self.shared.look_at_heap(MonotonicClock.now(), true);
+            self.shared.trim_heap(MonotonicClock.now(), true);
         }
         self.detach(Revoked::Ended);
     }
@@ -73,7 +73,7 @@ impl Control {
         let timeout_ms = match &self.attached {
             Some(agent) if !agent.told => TELL_EVERY_MS,
             // The workers are threads of an enclave.
-            Some(_) if !lock(&self.shared.unpark).is_empty() => LOOK_EVERY_MS,
+            Some(_) if !lock(&self.shared.unpark).is_empty() => POLL_EVERY_MS,
             _ if !self.door.is_empty() => CANDIDATES_EVERY_MS,
             _ => -1,
         };
@@ -107,12 +107,12 @@ impl Control {
         }
         lock(&self.shared.stats).attached += 1;
         self.shared.switch(Some(Arc::clone(&guest.incarnation)));
-        let overlooked = Overlooked::new(&guest.incarnation.layout);
-        self.attached = Some(Agent { guest, outbox, told: false, overlooked });
+        let missed = MissedRequests::new(&guest.incarnation.layout);
+        self.attached = Some(Agent { guest, outbox, told: false, missed });
     }
 
     fn serve(&mut self) {
-        let Some(Agent { guest, outbox, told, overlooked }) = &mut self.attached else { return };
+        let Some(Agent { guest, outbox, told, missed }) = &mut self.attached else { return };
         if !*told {
             if let Err(error) = outbox.flush(&guest.port) {
                 guest.incarnation.fault.note(error);
@@ -122,7 +122,7 @@ impl Control {
             guest.incarnation.agent_bell.ring();
         }
         let awaits = self.shared.tallies.iter().map(|tally| &tally.awaits);
-        for worker in overlooked.look(MonotonicClock.now(), &guest.port, awaits) {
+        for worker in missed.check(MonotonicClock.now(), &guest.port, awaits) {
             lock(&self.shared.stats).overlooked += 1;
             // The threads are in the order of the workers.
             if let Some(unpark) = lock(&self.shared.unpark).get(worker) {
@@ -137,7 +137,7 @@ impl Control {
             let faults = stats.faults;
             drop(stats);
             if fault {
-                say_fault(self.door.socket(), guest, faults);
+                report_fault(self.door.socket(), guest, faults);
             }
             self.detach(if fault { Revoked::Fault } else { Revoked::TurnedOut });
         }

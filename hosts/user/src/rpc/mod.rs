@@ -20,7 +20,7 @@ mod call;
 mod control;
 mod idle;
 mod methods;
-mod overlooked;
+mod missed_requests;
 mod server;
 mod serving;
 mod streams;

@@ -17,7 +17,7 @@ use wave_rpc::service::BadService;
 
 use super::control::Control;
 use super::methods::Methods;
-use super::overlooked::Awaits;
+use super::missed_requests::Awaits;
 use super::serving::serve;
 use super::worker::{Patience, Worker};
 use crate::door::{Door, Incarnation};
@@ -224,10 +224,10 @@ impl Shared {
     }
 
     /// Gives free memory of the heap back after a flood. Returns whether `has_worked` was noted.
-    pub(super) fn look_at_heap(&self, now: Nanos, has_worked: bool) -> bool {
+    pub(super) fn trim_heap(&self, now: Nanos, has_worked: bool) -> bool {
         // No thread waits for another one that is looking.
         let spare = self.spare.try_lock();
-        spare.map(|mut spare| spare.look(now, has_worked)).is_ok()
+        spare.map(|mut spare| spare.trim(now, has_worked)).is_ok()
     }
 
     fn wake_all(&self) {

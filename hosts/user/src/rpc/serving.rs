@@ -115,7 +115,7 @@ fn handle(worker: &Rc<RefCell<Worker>>, shared: &Arc<Shared>, streams: &mut Stre
             return begun.into_call(worker, None).end(Err(status));
         }
     };
-    worker.borrow_mut().keep_apart(call);
+    worker.borrow_mut().detach(call);
     let (worker, shared) = (Rc::clone(worker), Arc::clone(shared));
     streams.start(call, stack, move |pauser| call_handler(&worker, &shared, Some(pauser), begun));
 }

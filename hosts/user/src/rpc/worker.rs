@@ -245,7 +245,7 @@ impl Worker {
         let index = usize::from(self.index);
         let now = MonotonicClock.now();
         let Some(Link { port, stub, incarnation }) = &mut self.link else {
-            self.has_worked &= !self.shared.look_at_heap(now, self.has_worked);
+            self.has_worked &= !self.shared.trim_heap(now, self.has_worked);
             wave_core::link::Waiter::wait(&*self.bell, Some(SLEEP_MAX));
             return;
         };
@@ -253,7 +253,7 @@ impl Worker {
             Ok(Wait::Spin) if !self.shared.yields_cpu => std::hint::spin_loop(),
             Ok(Wait::Spin | Wait::Yield) => std::thread::yield_now(),
             Ok(Wait::Park) => {
-                self.has_worked &= !self.shared.look_at_heap(now, self.has_worked);
+                self.has_worked &= !self.shared.trim_heap(now, self.has_worked);
                 incarnation.core_bells[index].wait_with(&self.bell, Some(SLEEP_MAX));
             }
             Err(error) => self.fault(error),
@@ -277,9 +277,9 @@ impl Worker {
     }
 
     /// Withholds a call's events from [`Worker::poll`], for a handler that is suspended while it waits.
-    pub(super) fn keep_apart(&mut self, call: Subject) {
+    pub(super) fn detach(&mut self, call: Subject) {
         if let Ok(Link { stub, .. }) = self.live() {
-            stub.keep_apart(call);
+            stub.detach(call);
         }
     }
 

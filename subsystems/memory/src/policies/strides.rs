@@ -130,7 +130,7 @@ impl Strides {
                 trail.up.map_or(&[true, false][..], |up| if up { &[true] } else { &[false] });
             let went = ways.iter().any(|up| go_on(trail, *up, tick, &mut self.touched));
             if went && trail.moves >= CONFIRMED {
-                say(trail, &mut next);
+                report_predictions(trail, &mut next);
             }
         }
         self.begin(tick);
@@ -206,7 +206,7 @@ fn go_on(trail: &mut Trail, up: bool, tick: u64, touched: &mut Touched) -> bool 
 }
 
 /// Reports the batches that a stream will reach, each once.
-fn say(trail: &mut Trail, next: &mut impl FnMut(u32, u64)) {
+fn report_predictions(trail: &mut Trail, next: &mut impl FnMut(u32, u64)) {
     let ramp = 1_u64.checked_shl(trail.moves).unwrap_or(AHEAD_MAX);
     let lead = libm::ceilf(trail.speed * LEAD_TICKS) as u64 + 1;
     let ahead = lead.min(ramp).min(AHEAD_MAX);
@@ -227,7 +227,7 @@ mod tests {
     use rand_pcg::Pcg64Mcg;
 
     /// The predictions, tick by tick.
-    fn said(ticks: &[&[u64]]) -> Vec<Vec<u64>> {
+    fn predictions(ticks: &[&[u64]]) -> Vec<Vec<u64>> {
         let mut strides = Strides::new();
         let mut all = Vec::new();
         for (tick, touched) in (0..).zip(ticks) {
@@ -244,7 +244,8 @@ mod tests {
 
     #[test]
     fn a_run_that_continues_becomes_a_stream() {
-        let up = said(&[&[40, 41], &[42, 43], &[44, 45], &[46, 47], &[], &[48], &[49, 50, 51]]);
+        let up =
+            predictions(&[&[40, 41], &[42, 43], &[44, 45], &[46, 47], &[], &[48], &[49, 50, 51]]);
         assert_eq!(up[..3], [[0; 0]; 3]);
         assert_eq!(up[3..5], [(48..56).collect(), vec![]]);
         let more = up[5..].concat();
@@ -252,14 +253,14 @@ mod tests {
             !more.is_empty() && more.iter().copied().eq(56..56 + more.len() as u64),
             "{more:?}"
         );
-        let down = said(&[&[40, 41, 42], &[37, 38, 39], &[34, 35, 36], &[33]]);
+        let down = predictions(&[&[40, 41, 42], &[37, 38, 39], &[34, 35, 36], &[33]]);
         assert_eq!(down[3], (25..=32).rev().collect::<Vec<_>>());
-        let strided = said(&[&[40], &[45], &[50], &[55]]);
+        let strided = predictions(&[&[40], &[45], &[50], &[55]]);
         assert_eq!(strided, [vec![], vec![], vec![], vec![60, 65, 70, 75, 80]]);
-        let to_zero = said(&[&[27], &[20], &[13], &[6]]);
+        let to_zero = predictions(&[&[27], &[20], &[13], &[6]]);
         assert_eq!(to_zero[3], [0; 0]);
         assert_eq!(
-            said(&[&[0], &[0], &[0], &[0], &[0]]).concat(),
+            predictions(&[&[0], &[0], &[0], &[0], &[0]]).concat(),
             [0; 0],
             "the run does not continue"
         );
@@ -267,11 +268,11 @@ mod tests {
 
     #[test]
     fn a_stream_continues_over_gaps_and_beside_other_streams() {
-        let missing = said(&[&[10, 11], &[12, 13], &[16, 17], &[18, 20]]);
+        let missing = predictions(&[&[10, 11], &[12, 13], &[16, 17], &[18, 20]]);
         assert_eq!(missing[3].first(), Some(&21));
-        let two = said(&[&[10, 500], &[11, 498], &[12, 496], &[13, 494]]);
+        let two = predictions(&[&[10, 500], &[11, 498], &[12, 496], &[13, 494]]);
         assert!(two[3].contains(&14) && two[3].contains(&492), "{two:?}");
-        let crowded = said(&[&[10, 13, 17], &[11, 30, 34], &[12, 19, 28], &[13, 25, 31]]);
+        let crowded = predictions(&[&[10, 13, 17], &[11, 30, 34], &[12, 19, 28], &[13, 25, 31]]);
         assert_eq!(crowded.concat(), [0; 0]);
     }
 

@@ -350,7 +350,7 @@ impl<C: Classifier> Tiered<C> {
     }
 
     /// Begins a tick, if it is due and the last one is done.
-    fn look_at(&mut self, now: Nanos) {
+    fn begin_tick(&mut self, now: Nanos) {
         let start = *self.start.get_or_insert(now);
         let tick = now.since(start).0 / self.schedule.shortest.0 + 1;
         if self.stage == Stage::Rest && tick > self.tick {
@@ -365,7 +365,7 @@ impl<C: Classifier> Tiered<C> {
 
 impl<C: Classifier> Tiering for Tiered<C> {
     fn next(&mut self, now: Nanos) -> Option<Choice> {
-        self.look_at(now);
+        self.begin_tick(now);
         while self.stage == Stage::Move {
             if self.cursor == self.strips.len() {
                 (self.stage, self.cursor) = (Stage::Scan, 0);

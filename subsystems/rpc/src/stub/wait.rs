@@ -66,8 +66,8 @@ impl Stub {
             bytes.extend_from_slice(first);
             bytes.extend_from_slice(second);
             if self.admit(&head)? {
-                let kept = match self.is_apart(head.call) {
-                    true => &mut self.apart[head.call.id as usize],
+                let kept = match self.is_detached(head.call) {
+                    true => &mut self.detached[head.call.id as usize],
                     false => &mut self.kept,
                 };
                 kept.push_back(Kept { head, bytes, at: now });

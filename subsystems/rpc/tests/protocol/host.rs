@@ -347,7 +347,7 @@ impl Worker {
         let mut open = book::open(book);
         if let Came::Begin(call, begin, metadata, message, end) = came {
             if self.serves == Serves::Apart {
-                stub.keep_apart(call);
+                stub.detach(call);
             }
             let place = (incarnation.number, self.index, now);
             let serial =

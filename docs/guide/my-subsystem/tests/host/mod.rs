@@ -231,7 +231,7 @@ impl Host {
         }
         let Some(guest) = &mut self.attached else { return };
         let host = Supervised(&self.disk, &guest.arms);
-        let look = self.supervisor.look(now, &mut guest.control, &guest.port, &host);
+        let look = self.supervisor.supervise(now, &mut guest.control, &guest.port, &host);
         assert_eq!((look.fault, look.bark), (None, None));
         if look.ring {
             guest.bell.ring();

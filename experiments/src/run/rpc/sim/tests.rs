@@ -187,8 +187,8 @@ fn json_keys_equal_those_of_a_native_run() {
     let row = Row::simulated(system.stack, &system.seats, vec![measured], &limits);
     let native = RunResult {
         host: "user".to_owned(),
-        variants: vec![row.variant(&scenario, found::AGENT_WITH_LOOKS)],
-        extra: found::extra(&scenario, &[row], equal, &[], &limits, &|_, _, _| None),
+        variants: vec![row.variant(&scenario, result::AGENT_WITH_LOOKS)],
+        extra: result::extra(&scenario, &[row], equal, &[], &limits, &|_, _, _| None),
         ..simulated.clone()
     };
     let keys = |result: &RunResult| keys(&serde_json::to_value(result).unwrap());

@@ -75,7 +75,7 @@ impl Sentinel {
 
     /// Tells the sentinel that this process has set the device's size: the sentinel may then free a device without a
     /// label.
-    pub(super) fn tell_sized(&mut self) -> io::Result<()> {
+    pub(super) fn announce_sized(&mut self) -> io::Result<()> {
         self.0.stdin.as_mut().map_or(Ok(()), |pipe| pipe.write_all(SIZED))
     }
 
@@ -131,7 +131,7 @@ impl Watch {
     /// Waits for the end of the owner, then takes the swap down. While others share the lock, a copy waits for it.
     fn run(&self) -> ! {
         self.detach();
-        let is_sized = is_told();
+        let is_sized = received_sized();
         // SAFETY: the standard output of this process is the lock, and stays open.
         let lock = unsafe { BorrowedFd::borrow_raw(libc::STDOUT_FILENO) };
         if rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive).is_err() {
@@ -217,7 +217,7 @@ impl Watch {
 }
 
 /// Waits until the owner's end of the pipe is closed. Returns whether it said [`SIZED`].
-fn is_told() -> bool {
+fn received_sized() -> bool {
     // SAFETY: the standard input of this process is the pipe, and stays open.
     let pipe = unsafe { BorrowedFd::borrow_raw(libc::STDIN_FILENO) };
     let (mut is_told, mut bytes) = (false, [0; 8]);

@@ -14,7 +14,7 @@ use wave_core::link::{Port, Side};
 
 /// Time between two checks: longer than the scheduling watchdog's patience, so that a scheduler that is only late has acted by
 /// then.
-pub(super) const LOOK_EVERY: Nanos = Nanos::from_millis(25);
+pub(super) const POLL_EVERY: Nanos = Nanos::from_millis(25);
 
 /// The request that one worker awaits. The worker writes this, and the control thread reads it.
 #[derive(Debug, Default)]
@@ -39,39 +39,42 @@ impl Awaits {
 
 /// The control thread's view of the request queues of one window.
 #[derive(Debug)]
-pub(super) struct Overlooked {
+pub(super) struct MissedRequests {
     /// For each worker: its request queue, which is only read here, and the awaited entry that the previous check found there.
     workers: Vec<(Receiver, Option<u64>)>,
-    looked: Nanos,
+    checked: Nanos,
 }
 
-impl Overlooked {
-    pub(super) fn new(layout: &Layout) -> Overlooked {
+impl MissedRequests {
+    pub(super) fn new(layout: &Layout) -> MissedRequests {
         let receiver = |place| (Receiver::new(place, Side::Host), None);
-        Overlooked { workers: layout.decisions.iter().map(receiver).collect(), looked: Nanos(0) }
+        MissedRequests {
+            workers: layout.decisions.iter().map(receiver).collect(),
+            checked: Nanos(0),
+        }
     }
 
     /// Checks the queues if a check is due. Returns the workers whose awaited request was already there at the previous check.
-    pub(super) fn look<'a>(
+    pub(super) fn check<'a>(
         &mut self,
         now: Nanos,
         port: &impl Port,
         awaits: impl Iterator<Item = &'a Awaits>,
     ) -> Vec<usize> {
-        if now.since(self.looked) < LOOK_EVERY {
+        if now.since(self.checked) < POLL_EVERY {
             return Vec::new();
         }
-        self.looked = now;
-        let mut overlooked = Vec::new();
+        self.checked = now;
+        let mut missed = Vec::new();
         for (worker, ((queue, seen), awaits)) in self.workers.iter_mut().zip(awaits).enumerate() {
             let lies_there = awaits.entry().filter(|entry| queue.has(port, *entry));
             let again = lies_there.is_some() && *seen == lies_there;
             // Once reported, an entry is reported again only after two more checks.
             *seen = lies_there.filter(|_| !again);
             if again {
-                overlooked.push(worker);
+                missed.push(worker);
             }
         }
-        overlooked
+        missed
     }
 }

@@ -10,7 +10,7 @@ use crate::shared::Shared;
 impl Call {
     /// Sends a Watch stream the service's health, if it has changed and the client has read the last message. Ends Watch streams and
     /// streams of load reports when the front drains, since they never finish on their own.
-    pub(crate) fn tell_health(&mut self, shared: &Shared) -> Result<(), Gone> {
+    pub(crate) fn send_health(&mut self, shared: &Shared) -> Result<(), Gone> {
         if matches!(self.route, Route::Load(Some(_))) && shared.is_draining {
             self.finish(shared, &ending(), &[]);
         }
@@ -29,7 +29,7 @@ impl Call {
     }
 
     /// Sends the load report that is due. Returns false if none is: the call has no load reports, or its deadline has passed.
-    pub(super) fn tells_load(&mut self, shared: &Shared) -> bool {
+    pub(super) fn send_load_report(&mut self, shared: &Shared) -> bool {
         let now = shared.stepped;
         let Route::Load(Some((every, next))) = &mut self.route else { return false };
         if self.deadline.is_some_and(|deadline| deadline <= now) {

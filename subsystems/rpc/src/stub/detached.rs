@@ -9,16 +9,16 @@ use crate::wire::{Head, WAITS, YIELDS};
 
 impl Stub {
     /// Excludes a call's frames from [`Stub::poll`]: its handler gets them by [`Stub::poll_call`].
-    pub fn keep_apart(&mut self, call: Subject) {
+    pub fn detach(&mut self, call: Subject) {
         let Some(open) = self.of(call) else { return };
-        open.is_apart = true;
+        open.is_detached = true;
         if core::mem::take(&mut open.is_noted) {
             self.noted.retain(|noted| *noted != call);
         }
         // Frames that came while another handler ran move to the call's queue.
         for kept in core::mem::take(&mut self.kept) {
             let is_its = kept.head.call == call;
-            let queue = if is_its { &mut self.apart[call.id as usize] } else { &mut self.kept };
+            let queue = if is_its { &mut self.detached[call.id as usize] } else { &mut self.kept };
             queue.push_back(kept);
         }
     }
@@ -58,7 +58,7 @@ impl Stub {
     /// Remembers a call, to be reported as waiting once the worker runs out of work.
     pub(super) fn report_when_idle(&mut self, call: Subject) {
         if let Some(open) = self.of(call)
-            && !open.is_apart
+            && !open.is_detached
             && !open.half_closed
             && !core::mem::replace(&mut open.is_noted, true)
         {
@@ -71,7 +71,7 @@ impl Stub {
         while let Some(call) = self.noted.pop() {
             let Some(open) = self.of(call) else { continue };
             open.is_noted = false;
-            if !open.half_closed && !open.is_apart {
+            if !open.half_closed && !open.is_detached {
                 self.wait_for_client(port, call)?;
             }
         }

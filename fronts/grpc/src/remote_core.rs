@@ -7,8 +7,8 @@ use wave_core::message::Subject;
 use wave_rpc::dispatch::{Event, Refused};
 use wave_rpc::status::{Code, Status};
 
-use crate::host::{FarEnd, Own, Owner, unavailable};
-use crate::lanes::{Asked, Told};
+use crate::host::{Own, Owner, RemoteEnd, unavailable};
+use crate::lanes::{ToCore, ToHost};
 use crate::shared::Totals;
 
 /// An open call of this connection core, by its remote slot.
@@ -20,22 +20,22 @@ struct Open {
 }
 
 #[derive(Debug)]
-pub struct FarCore {
-    queues: FarEnd,
+pub struct RemoteCore {
+    queues: RemoteEnd,
     calls: Vec<Option<Open>>,
     /// Number of the last host for which the core begins calls.
     ready: Option<u32>,
 }
 
-impl FarCore {
+impl RemoteCore {
     /// The connection core at the other end of these queues.
-    pub fn new(queues: FarEnd) -> FarCore {
-        FarCore { queues, calls: Vec::new(), ready: None }
+    pub fn new(queues: RemoteEnd) -> RemoteCore {
+        RemoteCore { queues, calls: Vec::new(), ready: None }
     }
 
     /// Handles a bounded number of the core's requests, but none while the core has not taken earlier events. `hosts` is the
     /// number of hosts attached so far. Returns whether there was a request.
-    pub fn hear(
+    pub fn take_requests(
         &mut self,
         core: usize,
         hosts: u32,
@@ -43,21 +43,21 @@ impl FarCore {
         now: Nanos,
     ) -> bool {
         for taken in 0..PIECES_PER_STEP {
-            if self.queues.told.is_behind() {
+            if self.queues.events.is_behind() {
                 return taken > 0;
             }
-            let Some(asked) = self.queues.asked.take() else { return taken > 0 };
+            let Some(request) = self.queues.requests.take() else { return taken > 0 };
             // Requests for a host that has gone are dropped: the connection core itself answers their calls.
             if let Some(own) = &mut host {
-                self.pass_on(core, hosts, own, now, asked);
+                self.pass_on(core, hosts, own, now, request);
             }
         }
         true
     }
 
-    fn pass_on(&mut self, core: usize, hosts: u32, own: &mut Own, now: Nanos, asked: Asked) {
-        match asked {
-            Asked::Begin { host, call, arrival } if host == hosts => {
+    fn pass_on(&mut self, core: usize, hosts: u32, own: &mut Own, now: Nanos, request: ToHost) {
+        match request {
+            ToHost::Begin { host, call, arrival } if host == hosts => {
                 match own.begin(now, arrival, Owner::Core { core, call }) {
                     Ok(here) => self.open(call, here),
                     Err(error @ Refused::Full) => {
@@ -66,24 +66,24 @@ impl FarCore {
                     Err(Refused::NoHost) => self.refuse(call, unavailable(None)),
                 }
             }
-            Asked::Begin { .. } => {}
-            Asked::Ready(host) => self.ready = Some(host),
-            Asked::Message { call, message, end, compressed } => {
+            ToHost::Begin { .. } => {}
+            ToHost::Ready(host) => self.ready = Some(host),
+            ToHost::Message { call, message, end, compressed } => {
                 if let Some(here) = self.here(call) {
                     own.dispatch.message(here, message, end, compressed);
                 }
             }
-            Asked::HalfClose(call) => {
+            ToHost::HalfClose(call) => {
                 if let Some(here) = self.here(call) {
                     own.dispatch.half_close(here);
                 }
             }
-            Asked::Grant(call, bytes) => {
+            ToHost::Grant(call, bytes) => {
                 if let Some(here) = self.here(call) {
                     own.dispatch.grant(here, bytes);
                 }
             }
-            Asked::Cancel(call, why) => {
+            ToHost::Cancel(call, why) => {
                 if let Some(here) = self.here(call) {
                     own.dispatch.cancel(here, why);
                     self.calls[call.id as usize] = None;
@@ -106,7 +106,7 @@ impl FarCore {
         }
         let of = match &mut event {
             Event::Message { call: of, message, .. } => {
-                let on_way = self.queues.told.on_way();
+                let on_way = self.queues.events.on_way();
                 if on_way >= LANE_BYTES && totals.check_room(on_way + message.len()).is_err() {
                     own.dispatch.cancel(here, Code::ResourceExhausted);
                     self.calls[call.id as usize] = None;
@@ -125,14 +125,14 @@ impl FarCore {
         if ends || matches!(event, Event::Message { end: true, .. }) {
             self.calls[call.id as usize] = None;
         }
-        self.queues.told.send(Told::Event(event));
+        self.queues.events.send(ToCore::Event(event));
     }
 
-    pub fn tell(&mut self, told: Told) {
-        if matches!(told, Told::Gone) {
+    pub fn send(&mut self, event: ToCore) {
+        if matches!(event, ToCore::Gone) {
             self.calls.clear();
         }
-        self.queues.told.send(told);
+        self.queues.events.send(event);
     }
 
     /// Whether the core begins calls for this host.
@@ -141,14 +141,14 @@ impl FarCore {
     }
 
     /// Whether there is no request from the core.
-    pub fn is_heard(&self) -> bool {
-        self.queues.asked.is_empty()
+    pub fn has_no_request(&self) -> bool {
+        self.queues.requests.is_empty()
     }
 
     /// Publishes events for the core. Returns whether some still wait for room.
     pub fn flush(&mut self) -> bool {
-        self.queues.told.flush();
-        self.queues.told.is_behind()
+        self.queues.events.flush();
+        self.queues.events.is_behind()
     }
 
     fn open(&mut self, call: Subject, here: Subject) {
@@ -166,7 +166,11 @@ impl FarCore {
     }
 
     fn refuse(&mut self, call: Subject, status: Status) {
-        self.queues.told.send(Told::Event(Event::Status { call, status, trailers: Bytes::new() }));
+        self.queues.events.send(ToCore::Event(Event::Status {
+            call,
+            status,
+            trailers: Bytes::new(),
+        }));
     }
 }
 
@@ -182,14 +186,14 @@ mod tests {
     use wave_user::rpc::{Methods, Options, Server};
 
     use super::*;
-    use crate::host::{Far, Host};
+    use crate::host::{Host, Remote};
     use crate::slots::Ready;
 
     /// A real host, and one connection core whose queues the test reads.
     struct Pair {
         own: Own,
-        first: FarCore,
-        far: Host,
+        first: RemoteCore,
+        remote: Host,
         totals: Totals,
         start: Instant,
         _connection: HostLine,
@@ -209,11 +213,11 @@ mod tests {
             let mut dispatch =
                 Dispatch::new(attached.layout, attached.port, attached.host_bells, steering);
             dispatch.announce();
-            let (far, end) = Far::new(Arc::new(Ready::default()), Arc::new(Ready::default()));
+            let (remote, end) = Remote::new(Arc::new(Ready::default()), Arc::new(Ready::default()));
             let mut pair = Pair {
                 own: Own::new(dispatch, config.subjects),
-                first: FarCore::new(end),
-                far: Host::Far(far),
+                first: RemoteCore::new(end),
+                remote: Host::Remote(remote),
                 totals: Totals::new(held_max),
                 start: Instant::now(),
                 _connection: attached.connection,
@@ -230,27 +234,27 @@ mod tests {
             Nanos(self.start.elapsed().as_nanos() as u64)
         }
 
-        fn tell(&mut self, told: Told) {
-            self.first.tell(told);
+        fn send(&mut self, event: ToCore) {
+            self.first.send(event);
         }
 
         /// One step of the connection core. Returns the events that it gets.
-        fn hears(&mut self) -> (Step, Vec<Event>) {
+        fn take_events(&mut self) -> (Step, Vec<Event>) {
             let mut events = Vec::new();
-            let step = self.far.step(self.now(), &mut events).unwrap();
+            let step = self.remote.step(self.now(), &mut events).unwrap();
             (step, events)
         }
 
         fn begin(&mut self, slot: u32, message: &'static [u8]) -> Subject {
             let message = Some(Bytes::from_static(message));
             let arrival = Arrival { message, end: true, ..Arrival::default() };
-            self.far.begin(self.now(), arrival, slot).unwrap()
+            self.remote.begin(self.now(), arrival, slot).unwrap()
         }
 
         /// The first core handles requests for its only host, number 1.
         fn asked(&mut self) -> bool {
             let now = self.now();
-            self.first.hear(0, 1, Some(&mut self.own), now)
+            self.first.take_requests(0, 1, Some(&mut self.own), now)
         }
 
         /// One step of the first core with the host.
@@ -278,28 +282,28 @@ mod tests {
             let mut events = Vec::new();
             while self.own.dispatch.open() > 0 {
                 self.serve();
-                events.extend(self.hears().1);
+                events.extend(self.take_events().1);
             }
             events
         }
     }
 
-    const READY: Told = Told::Ready { host: 1, spin: Nanos(0) };
+    const READY: ToCore = ToCore::Ready { host: 1, spin: Nanos(0) };
 
     #[test]
     fn call_for_an_earlier_host_never_begins() {
         let mut pair = Pair::new(1 << 20);
-        pair.tell(Told::Ready { host: 0, spin: Nanos(0) });
-        pair.hears();
+        pair.send(ToCore::Ready { host: 0, spin: Nanos(0) });
+        pair.take_events();
         pair.begin(3, b"x");
-        pair.tell(Told::Gone);
-        pair.tell(READY);
+        pair.send(ToCore::Gone);
+        pair.send(READY);
         assert!(pair.asked());
         assert_eq!((pair.own.dispatch.open(), pair.own.dispatch.counts().begun), (0, 0));
         // The connection core answers that call without the first core, and the next call is served.
-        assert_eq!(pair.hears().0, Step::Revoked);
-        pair.far = pair.far.gone().unwrap();
-        pair.hears();
+        assert_eq!(pair.take_events().0, Step::Revoked);
+        pair.remote = pair.remote.gone().unwrap();
+        pair.take_events();
         let call = pair.begin(3, b"x");
         pair.asked();
         let message = Bytes::from_static(b"x");
@@ -310,15 +314,15 @@ mod tests {
     #[test]
     fn late_request_for_an_ended_call_affects_no_other_call() {
         let mut pair = Pair::new(1 << 20);
-        pair.tell(READY);
-        pair.hears();
+        pair.send(READY);
+        pair.take_events();
         let first = pair.begin(7, b"1");
         pair.asked();
         pair.replies();
         // The client's reset crosses with the answer, and another call gets the slot.
         let second = pair.begin(7, b"2");
-        pair.far.cancel(first, Code::Cancelled);
-        pair.far.message(first, Bytes::from_static(b"late"), true, false);
+        pair.remote.cancel(first, Code::Cancelled);
+        pair.remote.message(first, Bytes::from_static(b"late"), true, false);
         pair.asked();
         let answer = pair.replies().pop();
         assert!(
@@ -331,18 +335,18 @@ mod tests {
     #[test]
     fn cancelled_call_gets_no_more_events() {
         let mut pair = Pair::new(1 << 20);
-        pair.tell(READY);
-        pair.hears();
+        pair.send(READY);
+        pair.take_events();
         let call = pair.begin(0, b"x");
         pair.asked();
         // A worker has the call now, and answers.
         pair.serve();
-        pair.far.cancel(call, Code::Cancelled);
+        pair.remote.cancel(call, Code::Cancelled);
         pair.asked();
         while pair.own.dispatch.open() > 0 {
             pair.serve();
         }
-        assert!(pair.hears().1.is_empty());
+        assert!(pair.take_events().1.is_empty());
         assert_eq!(pair.own.dispatch.counts().cancelled, 1);
     }
 
@@ -351,8 +355,8 @@ mod tests {
     fn core_that_takes_no_events_is_not_served_and_its_replies_are_bounded() {
         static LARGE: [u8; 1 << 20] = [1; 1 << 20];
         let mut pair = Pair::new(LANE_BYTES + (2 << 20));
-        pair.tell(READY);
-        pair.hears();
+        pair.send(READY);
+        pair.take_events();
         for slot in 0..8 {
             pair.begin(slot, &LARGE);
         }
@@ -365,7 +369,7 @@ mod tests {
         }
         pair.begin(8, b"x");
         assert!(!pair.asked(), "requests of a core that has not taken its events");
-        let (_, events) = pair.hears();
+        let (_, events) = pair.take_events();
         let answered =
             events.iter().filter(|event| matches!(event, Event::Message { end: true, .. })).count();
         let refused = events.iter().filter(|event| {
