@@ -18,7 +18,7 @@ use serde::Serialize;
 use wave_lab::progress::Progress;
 use wave_lab::{Failure, interrupt};
 use wave_tcp_planted::executors::{Inline, Shape, Threads, VirtualTime};
-use wave_tcp_planted::pipeline::Entry;
+use wave_tcp_planted::pipeline::{Entry, Work};
 use wave_tcp_planted::planted::{Planted, plant};
 use wave_tcp_planted::stages::recover::{GoBackN, Recovery, Sack};
 
@@ -262,18 +262,17 @@ fn count(log: &Log, kinds: &mut Kinds) -> u64 {
         entries += 1;
         *match stamped.entry {
             Entry::Packet(_) => &mut kinds.packets,
-            Entry::Request(..) => &mut kinds.requests,
-            Entry::Transmit(_) | Entry::Announce(..) => &mut kinds.grants,
-            Entry::Copied(..) => &mut kinds.completions,
-            Entry::Timer(_) => &mut kinds.timers,
-            Entry::Retransmit(_)
-            | Entry::DetectLoss(_)
-            | Entry::ProbeTail(_)
-            | Entry::Uncork(_)
-            | Entry::Resume(_)
-            | Entry::SetMss(..)
-            | Entry::Pace(..)
-            | Entry::Freeze(_) => &mut kinds.commands,
+            Entry::Flow(_, work) => match work {
+                Work::Request(..) => &mut kinds.requests,
+                Work::Transmit | Work::Announce(_) => &mut kinds.grants,
+                Work::Copied(_) => &mut kinds.completions,
+                Work::Timer => &mut kinds.timers,
+                Work::Command(_)
+                | Work::Resume
+                | Work::SetMss(_)
+                | Work::Pace(_)
+                | Work::Freeze => &mut kinds.commands,
+            },
         } += 1;
     }
     entries

@@ -233,28 +233,35 @@ pub enum Effect<F> {
     Control(Packet<F>, Option<FlowId>),
 }
 
-/// Commands for a flow that only the control plane may give.
+/// Commands for a flow that only the control plane may give. The first five send a segment in the flow's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Retransmit from the oldest unacknowledged byte, which was lost.
-    Retransmit,
-    /// Look for losses again: the time of [`Statistics::overdue_at`] has come.
-    DetectLoss,
-    /// Send a tail-loss probe: a segment to which the peer replies with what it has received (RFC 8985, section 7).
-    ProbeTail,
     /// Send a window probe: one byte beyond the peer's closed window.
     Probe,
-    /// Send bytes that have waited long enough for the host to write more.
-    Uncork,
     /// Send a keep-alive probe: an empty segment, one sequence number before the next.
     KeepAlive,
-    /// Send RFC 5961's challenge ACK.
+    /// Send RFC 5961's challenge ACK: an acknowledgement, even if it says nothing new.
     Challenge,
     /// Send a reset. The flow stays until it is exported.
     Abort,
     /// Like `Abort`, but in answer to a segment of the peer. The reset carries the sequence number that the segment
     /// acknowledges: the peer expects exactly that number, so it accepts the reset at once (RFC 5961, 3.2; RFC 9293, 3.10.7.1).
     Refuse,
+    /// Retransmit from the oldest unacknowledged byte, which was lost.
+    Retransmit,
+    /// Look for losses again: the time of [`Statistics::overdue_at`] has come.
+    DetectLoss,
+    /// Send a tail-loss probe: a segment to which the peer replies with what it has received (RFC 8985, section 7).
+    ProbeTail,
+    /// Send bytes that have waited long enough for the host to write more.
+    Uncork,
+}
+
+impl Command {
+    /// The command's bit in a set of commands.
+    pub const fn bit(self) -> u16 {
+        1 << self as u16
+    }
 }
 
 /// Limits of a flow by congestion control.

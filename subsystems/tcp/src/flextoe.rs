@@ -21,7 +21,7 @@ use crate::datapath::{
     Packet, Path, Statistics, Ticket, Tuple,
 };
 use crate::executors::{Executor, Inline};
-use crate::pipeline::{Entry, Outcome, SEND, Stamped, asked};
+use crate::pipeline::{Entry, Outcome, SEND, Stamped, Work};
 use crate::schedule::Schedule;
 use crate::sequencer::Sequencer;
 use crate::stages::recover::Recovery;
@@ -117,16 +117,18 @@ impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
             let source = self.source;
             self.source = (source + 1) % SOURCES;
             let entry = match source {
-                0 => self.copies.pop().map(|(flow, copied)| Entry::Copied(flow, copied)),
+                0 => {
+                    self.copies.pop().map(|(flow, copied)| Entry::Flow(flow, Work::Copied(copied)))
+                }
                 1 => self.schedule.next_timer(now).map(|flow| {
                     self.schedule.begin(flow);
-                    Entry::Timer(flow)
+                    Entry::Flow(flow, Work::Timer)
                 }),
                 // After all copies that are done, so that one acknowledgement covers them all.
                 2 if !self.copies.has_done() => {
-                    self.schedule.next_announcement().map(|(flow, asked)| {
+                    self.schedule.next_announcement().map(|(flow, commands)| {
                         self.schedule.begin(flow);
-                        Entry::Announce(flow, asked)
+                        Entry::Flow(flow, Work::Announce(commands))
                     })
                 }
                 3 if self.copies.room() > self.packets_in_flight => {
@@ -136,11 +138,11 @@ impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
                 }
                 4 => self.requests.pop_front().map(|(context, update)| {
                     self.schedule.begin(update.flow);
-                    Entry::Request(context, update)
+                    Entry::Flow(update.flow, Work::Request(context, update))
                 }),
                 5 => self.schedule.next_ready(now).map(|flow| {
                     self.schedule.begin(flow);
-                    Entry::Transmit(flow)
+                    Entry::Flow(flow, Work::Transmit)
                 }),
                 _ => None,
             };
@@ -193,13 +195,13 @@ impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
         }
     }
 
-    /// Adds an entry of the control plane, ahead of all waiting input.
-    fn submit_command(&mut self, entry: Entry<F>) {
+    /// Adds work by the control plane, ahead of all waiting input.
+    fn submit_work(&mut self, flow: FlowId, work: Work) {
         let mut held = core::mem::take(&mut self.held);
         while self.executor.room() == 0 {
             self.pop(true, &mut held);
         }
-        self.push(self.now, entry);
+        self.push(self.now, Entry::Flow(flow, work));
         self.pop(false, &mut held);
         self.held = held;
     }
@@ -257,7 +259,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
 
     /// The control plane has processed a flow's losses and marks.
     pub fn resume(&mut self, id: FlowId) {
-        self.submit_command(Entry::Resume(id));
+        self.submit_work(id, Work::Resume);
     }
 
     fn is_busy(&self) -> bool {
@@ -307,29 +309,23 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
 
     fn command(&mut self, now: Nanos, id: FlowId, command: Command) {
         self.now = now;
-        let bit = match command {
-            Command::Retransmit => return self.submit_command(Entry::Retransmit(id)),
-            Command::DetectLoss => return self.submit_command(Entry::DetectLoss(id)),
-            Command::Uncork => return self.submit_command(Entry::Uncork(id)),
-            Command::ProbeTail => return self.submit_command(Entry::ProbeTail(id)),
-            Command::Probe => asked::PROBE,
-            Command::KeepAlive => asked::KEEP_ALIVE,
-            Command::Challenge => asked::CHALLENGE,
-            Command::Abort => asked::ABORT,
-            Command::Refuse => asked::REFUSE,
-        };
-        self.schedule.ask(id, bit);
+        match command {
+            Command::Retransmit | Command::DetectLoss | Command::ProbeTail | Command::Uncork => {
+                self.submit_work(id, Work::Command(command));
+            }
+            _ => self.schedule.ask(id, command),
+        }
     }
 
     fn pace(&mut self, id: FlowId, limits: Limits) {
         self.schedule.pace(id, limits.bytes_per_second);
-        self.submit_command(Entry::Pace(id, limits));
+        self.submit_work(id, Work::Pace(limits));
     }
 
     fn set_path(&mut self, id: FlowId, path: Path) {
         self.drain();
         self.executor.set_path(id, path);
-        self.submit_command(Entry::SetMss(id, path.mss));
+        self.submit_work(id, Work::SetMss(path.mss));
     }
 
     fn drain_statistics(&mut self, budget: usize, read: &mut dyn FnMut(Statistics)) {
@@ -355,7 +351,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
     }
 
     fn freeze(&mut self, id: FlowId) {
-        self.submit_command(Entry::Freeze(id));
+        self.submit_work(id, Work::Freeze);
         // Later packets of the flow have no effect.
         self.drain();
     }

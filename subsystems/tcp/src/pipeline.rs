@@ -19,7 +19,7 @@ use wave_core::clock::Nanos;
 
 use crate::context::{ContextId, Progress, Tail, Update};
 use crate::counters::Tally;
-use crate::datapath::{Checksum, Effect, FlowId, Limits, Packet};
+use crate::datapath::{Checksum, Command, Effect, FlowId, Limits, Packet};
 use crate::flow::disorder::Pool;
 use crate::flow::state::{Pre, Protocol, TailProbe};
 use crate::packet::{Ecn, Flags};
@@ -40,51 +40,38 @@ pub(crate) const SEND: u64 = 1 << 63;
 /// Limit of segments sent by one entry.
 const SEGMENTS_MAX: usize = 3;
 
-/// Segments that a flow is asked to send besides acknowledgements: bits of [`Entry::Announce`].
-pub mod asked {
-    /// A window probe: one byte beyond the peer's window.
-    pub const PROBE: u8 = 1;
-    /// A keep-alive probe: an empty segment, one sequence number before the next.
-    pub const KEEP_ALIVE: u8 = 2;
-    /// An acknowledgement, even if it says nothing new (RFC 5961's challenge ACK).
-    pub const CHALLENGE: u8 = 4;
-    /// A reset that the control plane asks for.
-    pub const ABORT: u8 = 8;
-    /// A reset that answers a segment.
-    pub const REFUSE: u8 = 16;
-}
-
 /// An input of a data path.
 #[derive(Clone, Debug)]
 pub enum Entry<F> {
     /// RX: a received frame.
     Packet(Packet<F>),
+    /// Work of a flow.
+    Flow(FlowId, Work),
+}
+
+/// Work of a flow, except received segments.
+#[derive(Clone, Copy, Debug)]
+pub enum Work {
     /// HC: a host has written or read.
     Request(ContextId, Update),
     /// A copy to a host's ring is done, and so are all earlier ones.
-    Copied(FlowId, Copied),
+    Copied(Copied),
     /// TX: the scheduler allows the flow to send one segment.
-    Transmit(FlowId),
-    /// The scheduler allows the flow to acknowledge, to notify its host, and to send what it was [`asked`] for.
-    Announce(FlowId, u8),
+    Transmit,
+    /// The scheduler allows the flow to acknowledge, to notify its host, and to carry out these commands ([`Command::bit`]).
+    Announce(u16),
     /// A delayed acknowledgement may be due.
-    Timer(FlowId),
-    /// HC: the retransmission timer has expired.
-    Retransmit(FlowId),
-    /// HC: look for losses, because time has passed.
-    DetectLoss(FlowId),
-    /// HC: send a tail-loss probe.
-    ProbeTail(FlowId),
-    /// HC: send bytes that have waited long enough for the host to write more.
-    Uncork(FlowId),
+    Timer,
+    /// HC: a command of the control plane.
+    Command(Command),
     /// Congestion control has processed a loss or a mark.
-    Resume(FlowId),
+    Resume,
     /// Sets the largest payload of a segment, in bytes.
-    SetMss(FlowId, u16),
+    SetMss(u16),
     /// Sets the limits by congestion control.
-    Pace(FlowId, Limits),
+    Pace(Limits),
     /// Freezes the flow: it starts no new work.
-    Freeze(FlowId),
+    Freeze,
 }
 
 impl<F> Entry<F> {
@@ -96,19 +83,7 @@ impl<F> Entry<F> {
                 checksum: *checksum,
                 segment_bytes: *segment_bytes,
             }),
-            Entry::Request(context, update) => Entry::Request(*context, *update),
-            Entry::Copied(flow, copied) => Entry::Copied(*flow, *copied),
-            Entry::Transmit(flow) => Entry::Transmit(*flow),
-            Entry::Announce(flow, asked) => Entry::Announce(*flow, *asked),
-            Entry::Timer(flow) => Entry::Timer(*flow),
-            Entry::Retransmit(flow) => Entry::Retransmit(*flow),
-            Entry::DetectLoss(flow) => Entry::DetectLoss(*flow),
-            Entry::ProbeTail(flow) => Entry::ProbeTail(*flow),
-            Entry::Uncork(flow) => Entry::Uncork(*flow),
-            Entry::Resume(flow) => Entry::Resume(*flow),
-            Entry::SetMss(flow, mss) => Entry::SetMss(*flow, *mss),
-            Entry::Pace(flow, limits) => Entry::Pace(*flow, *limits),
-            Entry::Freeze(flow) => Entry::Freeze(*flow),
+            Entry::Flow(flow, work) => Entry::Flow(*flow, *work),
         }
     }
 }
@@ -170,25 +145,13 @@ pub struct Routed<F> {
     /// The flow.
     pub flow: FlowId,
     now: Nanos,
-    work: Work<F>,
+    input: Input<F>,
 }
 
 #[derive(Clone, Debug)]
-enum Work<F> {
+enum Input<F> {
     Segment { frame: F, summary: Summary, payload: Range<usize> },
-    Request(ContextId, Update),
-    Copied(Copied),
-    Transmit,
-    Announce(u8),
-    Timer,
-    Retransmit,
-    DetectLoss,
-    ProbeTail,
-    Uncork,
-    Resume,
-    SetMss(u16),
-    Pace(Limits),
-    Freeze,
+    Work(Work),
 }
 
 /// An entry between the protocol stage and the post stage.
@@ -229,23 +192,10 @@ pub fn pre<F: AsRef<[u8]>>(
     mut out: impl FnMut(Effect<F>),
 ) -> Result<Routed<F>, Outcome> {
     let Stamped { now, entry, .. } = stamped;
-    let (flow, work) = match entry {
-        Entry::Packet(packet) => return examine(table, trace, now, packet, &mut out),
-        Entry::Request(context, update) => (update.flow, Work::Request(context, update)),
-        Entry::Copied(flow, copied) => (flow, Work::Copied(copied)),
-        Entry::Transmit(flow) => (flow, Work::Transmit),
-        Entry::Announce(flow, asked) => (flow, Work::Announce(asked)),
-        Entry::Timer(flow) => (flow, Work::Timer),
-        Entry::Retransmit(flow) => (flow, Work::Retransmit),
-        Entry::DetectLoss(flow) => (flow, Work::DetectLoss),
-        Entry::ProbeTail(flow) => (flow, Work::ProbeTail),
-        Entry::Uncork(flow) => (flow, Work::Uncork),
-        Entry::Resume(flow) => (flow, Work::Resume),
-        Entry::SetMss(flow, mss) => (flow, Work::SetMss(mss)),
-        Entry::Pace(flow, limits) => (flow, Work::Pace(limits)),
-        Entry::Freeze(flow) => (flow, Work::Freeze),
-    };
-    Ok(Routed { flow, now, work })
+    match entry {
+        Entry::Packet(packet) => examine(table, trace, now, packet, &mut out),
+        Entry::Flow(flow, work) => Ok(Routed { flow, now, input: Input::Work(work) }),
+    }
 }
 
 fn examine<F: AsRef<[u8]>>(
@@ -274,8 +224,8 @@ fn examine<F: AsRef<[u8]>>(
         (Some(flow), Some((summary, payload))) => {
             let values = [u64::from(summary.seq.0), u64::from(summary.bytes)];
             trace.put(now, Point::Segment, Some(flow), values);
-            let work = Work::Segment { frame: packet.frame, summary, payload };
-            Ok(Routed { flow, now, work })
+            let input = Input::Segment { frame: packet.frame, summary, payload };
+            Ok(Routed { flow, now, input })
         }
         _ => {
             let bytes = packet.frame.as_ref().len() as u64;
@@ -295,7 +245,7 @@ pub fn protocol<F, R: Recovery>(
     flow: Option<&mut Protocol>,
     routed: Routed<F>,
 ) -> Decided<F> {
-    let Routed { flow: id, now, work } = routed;
+    let Routed { flow: id, now, input } = routed;
     let mut decided = Decided {
         flow: id,
         now,
@@ -308,18 +258,19 @@ pub fn protocol<F, R: Recovery>(
     };
     match flow {
         Some(flow) => {
-            if let Work::Segment { summary, .. } = &work
+            if let Input::Segment { summary, .. } = &input
                 && flow.disorder.is_none()
                 && needs_disorder::<R>(flow, summary)
             {
                 pool.lend(flow);
             }
-            decide::<F, R>(super_bytes, flow, now, work, &mut decided);
+            decide::<F, R>(super_bytes, flow, now, input, &mut decided);
             pool.settle(flow);
         }
         None => {
-            count_work(&work, &mut decided.outcome);
-            decided.outcome.tally.old_requests = u8::from(matches!(work, Work::Request(..)));
+            count_input(&input, &mut decided.outcome);
+            let is_request = matches!(input, Input::Work(Work::Request(..)));
+            decided.outcome.tally.old_requests = u8::from(is_request);
         }
     }
     if trace.is_on() {
@@ -328,32 +279,34 @@ pub fn protocol<F, R: Recovery>(
     decided
 }
 
-fn count_work<F>(work: &Work<F>, outcome: &mut Outcome) {
-    outcome.tally.in_segments = u8::from(matches!(work, Work::Segment { .. }));
-    outcome.ends_turn = matches!(
-        work,
-        Work::Request(..) | Work::Copied(_) | Work::Transmit | Work::Announce(_) | Work::Timer
-    );
+fn count_input<F>(input: &Input<F>, outcome: &mut Outcome) {
+    use Work::{Announce, Copied, Request, Timer, Transmit};
+    outcome.tally.in_segments = u8::from(matches!(input, Input::Segment { .. }));
+    outcome.ends_turn =
+        matches!(input, Input::Work(Request(..) | Copied(_) | Transmit | Announce(_) | Timer));
 }
 
 fn decide<F, R: Recovery>(
     super_bytes: u32,
     flow: &mut Protocol,
     now: Nanos,
-    work: Work<F>,
+    input: Input<F>,
     decided: &mut Decided<F>,
 ) {
     let outcome = &mut decided.outcome;
-    count_work(&work, outcome);
+    count_input(&input, outcome);
     decided.process = flow.context.process;
-    match work {
-        Work::Segment { frame, summary, payload } => {
-            if flow.is_frozen {
-                outcome.tally.in_frozen = 1;
-                return;
-            }
-            process_segment::<F, R>(flow, now, frame, summary, payload, decided);
+    let work = match input {
+        Input::Segment { .. } if flow.is_frozen => {
+            outcome.tally.in_frozen = 1;
+            return;
         }
+        Input::Segment { frame, summary, payload } => {
+            return process_segment::<F, R>(flow, now, frame, summary, payload, decided);
+        }
+        Input::Work(work) => work,
+    };
+    match work {
         Work::Request(context, update) => process_request(flow, context, &update, outcome),
         Work::Copied(copied) => {
             // Before these bytes are acknowledged, because the earlier ones had a different mark.
@@ -376,7 +329,7 @@ fn decide<F, R: Recovery>(
                 outcome.must_announce = expedite_acknowledgement(flow);
             }
         }
-        Work::Announce(asked) => announce(flow, now, asked, decided),
+        Work::Announce(commands) => announce(flow, now, commands, decided),
         Work::Timer => match flow.acknowledge_at.get() {
             Some(due) if due <= now => {
                 flow.acknowledge_now = true;
@@ -388,31 +341,7 @@ fn decide<F, R: Recovery>(
             // The acknowledgement of this timer was sent with data; another one may wait since.
             later => outcome.check_at = later,
         },
-        Work::Retransmit => {
-            go_back_n(flow);
-            outcome.tally.timeouts = 1;
-            outcome.may_send = true;
-        }
-        Work::DetectLoss => {
-            if R::detect_loss(flow, now) {
-                count_loss(flow, outcome);
-                let detected = Acknowledged { is_fast_retransmit: true, ..Acknowledged::default() };
-                decided.acknowledged = Some(detected);
-            }
-            outcome.may_send = true;
-            outcome.has_changed = true;
-        }
-        Work::ProbeTail => {
-            if R::wants_tail_probe(flow) {
-                flow.probe = Some(TailProbe::Wanted);
-                outcome.tally.tail_probes = 1;
-                outcome.may_send = true;
-            }
-        }
-        Work::Uncork => {
-            flow.tail = Tail::Whole;
-            outcome.may_send = true;
-        }
+        Work::Command(command) => execute::<F, R>(flow, now, command, decided),
         Work::Resume => {
             flow.until_resumed = None;
             outcome.may_send = true;
@@ -441,6 +370,48 @@ fn decide<F, R: Recovery>(
             flow.acknowledge_now |= !flow.acknowledge_at.is_never();
             outcome.must_announce = true;
         }
+    }
+}
+
+/// Carries out a command.
+fn execute<F, R: Recovery>(
+    flow: &mut Protocol,
+    now: Nanos,
+    command: Command,
+    decided: &mut Decided<F>,
+) {
+    let outcome = &mut decided.outcome;
+    match command {
+        Command::Retransmit => {
+            go_back_n(flow);
+            outcome.tally.timeouts = 1;
+            outcome.may_send = true;
+        }
+        Command::DetectLoss => {
+            if R::detect_loss(flow, now) {
+                count_loss(flow, outcome);
+                let detected = Acknowledged { is_fast_retransmit: true, ..Acknowledged::default() };
+                decided.acknowledged = Some(detected);
+            }
+            outcome.may_send = true;
+            outcome.has_changed = true;
+        }
+        Command::ProbeTail => {
+            if R::wants_tail_probe(flow) {
+                flow.probe = Some(TailProbe::Wanted);
+                outcome.tally.tail_probes = 1;
+                outcome.may_send = true;
+            }
+        }
+        Command::Uncork => {
+            flow.tail = Tail::Whole;
+            outcome.may_send = true;
+        }
+        Command::Probe
+        | Command::KeepAlive
+        | Command::Challenge
+        | Command::Abort
+        | Command::Refuse => announce(flow, now, command.bit(), decided),
     }
 }
 
@@ -562,14 +533,15 @@ fn send(
 }
 
 /// Sends acknowledgements, the host's notification, and the segments that the control plane asked for.
-fn announce<F>(flow: &mut Protocol, now: Nanos, asked: u8, decided: &mut Decided<F>) {
+fn announce<F>(flow: &mut Protocol, now: Nanos, commands: u16, decided: &mut Decided<F>) {
     let outcome = &mut decided.outcome;
+    let has = |command: Command| commands & command.bit() != 0;
     // The sequence number that the peer expects, so that it accepts the reset (RFC 5961, 3.2).
     let latest = |flow: &Protocol| seq_of(flow.send_base, flow.highest);
-    if asked & (asked::ABORT | asked::REFUSE) != 0 {
-        let (seq, flags) = match asked & asked::REFUSE {
-            0 => (latest(flow), Flags::RST | Flags::ACK),
-            _ => (seq_of(flow.send_base, flow.acknowledged), Flags::RST),
+    if has(Command::Abort) || has(Command::Refuse) {
+        let (seq, flags) = match has(Command::Refuse) {
+            false => (latest(flow), Flags::RST | Flags::ACK),
+            true => (seq_of(flow.send_base, flow.acknowledged), Flags::RST),
         };
         let header = compose_header(flow, seq, flags, 0, now);
         decided.segments[0] = Some((header, BARE));
@@ -581,17 +553,17 @@ fn announce<F>(flow: &mut Protocol, now: Nanos, asked: u8, decided: &mut Decided
         decided.notify = notify(flow).map(|progress| (flow.context, progress));
         return;
     }
-    if asked & asked::PROBE != 0
+    if has(Command::Probe)
         && let Some(sent) = window_probe(flow)
     {
         outcome.tally.probes = 1;
         decided.segments[0] = Some(send(flow, now, sent, outcome));
     }
-    if asked & asked::KEEP_ALIVE != 0 {
+    if has(Command::KeepAlive) {
         let seq = latest(flow).minus(1);
         decided.segments[1] = Some((compose_header(flow, seq, Flags::ACK, 0, now), BARE));
     }
-    if flow.acknowledge_now || asked & asked::CHALLENGE != 0 {
+    if flow.acknowledge_now || has(Command::Challenge) {
         let seq = latest(flow);
         decided.segments[2] = Some((compose_header(flow, seq, Flags::ACK, 0, now), BARE));
         outcome.tally.out_segments += 1;

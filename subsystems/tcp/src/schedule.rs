@@ -9,8 +9,8 @@ use alloc::vec::Vec;
 use wave_core::clock::Nanos;
 use wave_core::waiting::Queues;
 
-use crate::datapath::FlowId;
-use crate::pipeline::{Outcome, asked};
+use crate::datapath::{Command, FlowId};
+use crate::pipeline::Outcome;
 use crate::wheel::Wheel;
 
 /// How much lost time a paced flow may make up for, because timers are late and the wheel has slots.
@@ -21,8 +21,8 @@ const CATCH_UP: Nanos = Nanos::from_millis(1);
 struct Turns {
     generation: u32,
     is_installed: bool,
-    /// Segments that only the control plane asks for: bits of [`asked`].
-    asked: u8,
+    /// Commands for the flow's next turn: bits of [`Command::bit`].
+    commands: u16,
     /// Number of copies and transmissions under way, and of turns and requests that the stages have not finished.
     under_way: u32,
     is_frozen: bool,
@@ -107,7 +107,7 @@ impl Schedule {
         let Some(turns) = self.flow_mut(id) else { return };
         turns.is_frozen |= outcome.is_frozen;
         if outcome.must_reset {
-            turns.asked |= asked::ABORT;
+            turns.commands |= Command::Abort.bit();
         }
         let mut may_send = outcome.may_send;
         if turns.has_turn
@@ -151,10 +151,10 @@ impl Schedule {
         }
     }
 
-    /// Asks a flow for a segment on behalf of the control plane: a bit of [`asked`].
-    pub fn ask(&mut self, id: FlowId, bit: u8) {
+    /// Adds a command to a flow's next turn.
+    pub fn ask(&mut self, id: FlowId, command: Command) {
         if let Some(turns) = self.flow_mut(id) {
-            turns.asked |= bit;
+            turns.commands |= command.bit();
             push(&mut self.announcing, id.index);
         }
     }
@@ -165,10 +165,10 @@ impl Schedule {
         (turns.is_installed && turns.generation == id.generation).then_some(turns)
     }
 
-    /// The next flow with something other than data to send or to report, and the bits that it was [`asked`] for.
-    pub fn next_announcement(&mut self) -> Option<(FlowId, u8)> {
+    /// The next flow with something other than data to send or to report, and the bits of its commands.
+    pub fn next_announcement(&mut self) -> Option<(FlowId, u16)> {
         let flow = self.announcing.pop(0)?;
-        Some((self.name(flow), core::mem::take(&mut self.flows[flow as usize].asked)))
+        Some((self.name(flow), core::mem::take(&mut self.flows[flow as usize].commands)))
     }
 
     /// The next flow that may send data.

@@ -90,12 +90,12 @@ use shuttle::{Config, Runner};
 use wave_core::clock::Nanos;
 use wave_tcp::context::{ContextId, Filled, Tail, Update};
 use wave_tcp::datapath::{
-    Checksum, Established, Fin, FlowId, Limits, Packet, Receiving, Ring, Sending, Tuple,
+    Checksum, Command, Established, Fin, FlowId, Limits, Packet, Receiving, Ring, Sending, Tuple,
 };
 use wave_tcp::flextoe::Settings;
 use wave_tcp::packet::tcp::HEADERS_BYTES_MAX;
 use wave_tcp::packet::{Ecn, Flags, Options, TcpHeader, build_tcp};
-use wave_tcp::pipeline::{Copied, Entry, Stamped};
+use wave_tcp::pipeline::{Copied, Entry, Stamped, Work};
 use wave_tcp::seq::{Seq, seq_of};
 use wave_tcp::stages::marks::Marks;
 use wave_tcp::stages::receive::AckTiming;
@@ -195,13 +195,13 @@ fn turns(flow: FlowId, port: u16) -> Vec<Entry<Vec<u8>>> {
     };
     vec![
         segment(port, PAYLOAD),
-        Entry::Request(CONTEXT, written),
+        Entry::Flow(flow, Work::Request(CONTEXT, written)),
         segment(port, 0),
-        Entry::Transmit(flow),
+        Entry::Flow(flow, Work::Transmit),
         segment(port, 2 * PAYLOAD),
-        Entry::Copied(flow, copied(3 * PAYLOAD as u64)),
-        Entry::Transmit(flow),
-        Entry::Announce(flow, 0),
+        Entry::Flow(flow, Work::Copied(copied(3 * PAYLOAD as u64))),
+        Entry::Flow(flow, Work::Transmit),
+        Entry::Flow(flow, Work::Announce(0)),
     ]
 }
 
@@ -214,7 +214,8 @@ fn entries(flows: [FlowId; 2], more: usize) -> Vec<Stamped<Vec<u8>>> {
         entries.extend([one, other]);
     }
     entries.insert(5, segment(9_999, 0));
-    entries.extend((0..more).map(|_| Entry::Announce(flows[0], pipeline::asked::CHALLENGE)));
+    entries
+        .extend((0..more).map(|_| Entry::Flow(flows[0], Work::Announce(Command::Challenge.bit()))));
     let stamped = |(entry, number)| Stamped { number, now: Nanos(1_000 * number), entry };
     entries.into_iter().zip(0..).map(stamped).collect()
 }

@@ -1,7 +1,7 @@
 //! Trace points of the sequencer, the protocol stage and the later stages: the kind of an entry, and the decisions about it.
 
-use super::{Decided, Entry, Outcome};
-use crate::datapath::FlowId;
+use super::{Decided, Entry, Outcome, Work};
+use crate::datapath::{Command, FlowId};
 use crate::packet::Flags;
 use crate::stages::compose::SegmentHeader;
 use crate::trace::{Point, Trace};
@@ -12,33 +12,33 @@ impl<F> Entry<F> {
     where
         F: AsRef<[u8]>,
     {
-        let bare = [0; 2];
-        match self {
+        let (flow, work) = match self {
             Entry::Packet(packet) => {
                 let bytes = packet.frame.as_ref().len() as u64;
-                (Point::Packet, None, [bytes, packet.segment_bytes.into()])
+                return (Point::Packet, None, [bytes, packet.segment_bytes.into()]);
             }
-            Entry::Request(_, update) => {
-                (Point::Request, Some(update.flow), [update.written, update.read])
-            }
-            Entry::Copied(flow, copied) => (Point::Copied, Some(*flow), [copied.landed, 0]),
-            Entry::Transmit(flow) => (Point::TransmitTurn, Some(*flow), bare),
-            Entry::Announce(flow, asked) => {
-                (Point::AnnounceTurn, Some(*flow), [(*asked).into(), 0])
-            }
-            Entry::Timer(flow) => (Point::Timer, Some(*flow), bare),
-            Entry::Retransmit(flow) => (Point::Retransmit, Some(*flow), bare),
-            Entry::DetectLoss(flow) => (Point::DetectLoss, Some(*flow), bare),
-            Entry::ProbeTail(flow) => (Point::ProbeTail, Some(*flow), bare),
-            Entry::Uncork(flow) => (Point::Uncork, Some(*flow), bare),
-            Entry::Resume(flow) => (Point::Resume, Some(*flow), bare),
-            Entry::SetMss(flow, mss) => (Point::SetMss, Some(*flow), [(*mss).into(), 0]),
-            Entry::Pace(flow, limits) => {
+            Entry::Flow(flow, work) => (*flow, work),
+        };
+        let (point, values) = match work {
+            Work::Request(_, update) => (Point::Request, [update.written, update.read]),
+            Work::Copied(copied) => (Point::Copied, [copied.landed, 0]),
+            Work::Transmit => (Point::TransmitTurn, [0; 2]),
+            Work::Announce(commands) => (Point::AnnounceTurn, [(*commands).into(), 0]),
+            Work::Timer => (Point::Timer, [0; 2]),
+            Work::Command(Command::Retransmit) => (Point::Retransmit, [0; 2]),
+            Work::Command(Command::DetectLoss) => (Point::DetectLoss, [0; 2]),
+            Work::Command(Command::ProbeTail) => (Point::ProbeTail, [0; 2]),
+            Work::Command(Command::Uncork) => (Point::Uncork, [0; 2]),
+            Work::Command(command) => (Point::AnnounceTurn, [command.bit().into(), 0]),
+            Work::Resume => (Point::Resume, [0; 2]),
+            Work::SetMss(mss) => (Point::SetMss, [(*mss).into(), 0]),
+            Work::Pace(limits) => {
                 let rate = limits.bytes_per_second.unwrap_or(0);
-                (Point::Pace, Some(*flow), [limits.window_bytes.into(), rate])
+                (Point::Pace, [limits.window_bytes.into(), rate])
             }
-            Entry::Freeze(flow) => (Point::Freeze, Some(*flow), bare),
-        }
+            Work::Freeze => (Point::Freeze, [0; 2]),
+        };
+        (point, Some(flow), values)
     }
 }
 
