@@ -11,9 +11,7 @@ use wave_core::clock::Nanos;
 use wave_tcp_planted::congestion::Algorithm;
 use wave_tcp_planted::context::{ContextId, Event, Filled, Progress, Reason};
 use wave_tcp_planted::control::{Address, Bounds, Ipv6Home, Output, Secrets, Stack, State};
-use wave_tcp_planted::datapath::{
-    Checksum, Datapath, FlowId, Packet, Payload, Segment, Ticket, Write,
-};
+use wave_tcp_planted::datapath::{Datapath, FlowId, Packet, Payload, Segment, Ticket, Write};
 use wave_tcp_planted::executors::{Executor, Inline};
 use wave_tcp_planted::flextoe::{FlexToe, SOURCES, Settings};
 use wave_tcp_planted::packet::{Ecn, Flags, Parsed, TcpSegment, parse};
@@ -197,7 +195,7 @@ impl Machine {
         for _ in 0..FRAMES_PER_STEP {
             let Some(frame) = self.wire.receive().expect("the wire is in memory") else { break };
             self.hear(&frame);
-            self.stack.receive(Packet { frame, checksum: Checksum::Unknown, segment_bytes: 0 });
+            self.stack.receive(Packet { frame, checksum_is_good: false, segment_bytes: 0 });
         }
         let mut out = VecDeque::new();
         self.has_completed = false;

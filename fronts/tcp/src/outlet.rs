@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::io;
 
 use wave_links::{LentPayload, say};
-use wave_tcp::datapath::{Checksum, Packet, PartialChecksum, Payload, Segment, Ticket, Write};
-use wave_wires::{CsumPlace, Frame, Offload, RawPart, Sent, Wire};
+use wave_tcp::datapath::{Packet, PartialChecksum, Payload, Segment, Ticket, Write};
+use wave_wires::{Checksum, CsumPlace, Frame, Offload, RawPart, Sent, Wire};
 
 use crate::captures::Recorders;
 
@@ -55,12 +55,9 @@ impl<W: Wire> Outlet<W> {
             match self.wire.receive() {
                 Ok(Some(frame)) => {
                     self.recorders.received(&frame);
-                    let checksum = match frame.checksum {
-                        wave_wires::Checksum::Good => Checksum::Good,
-                        wave_wires::Checksum::Unknown => Checksum::Unknown,
-                    };
+                    let checksum_is_good = frame.checksum == Checksum::Good;
                     let segment_bytes = frame.segment_bytes;
-                    take(Packet { frame, checksum, segment_bytes });
+                    take(Packet { frame, checksum_is_good, segment_bytes });
                 }
                 Ok(None) => return count > 0,
                 Err(error) => {

@@ -8,7 +8,7 @@ use wave_core::clock::Nanos;
 use wave_posix::{Context, Fault, Queues};
 use wave_tcp::context::{ContextId, Event, QUEUE_ENTRIES, Request};
 use wave_tcp::control::{Address, Bounds, Output, Secrets, Stack};
-use wave_tcp::datapath::{Checksum, Packet, Payload, Segment};
+use wave_tcp::datapath::{Packet, Payload, Segment};
 use wave_tcp::flextoe::{FlexToe, Settings};
 use wave_tcp::packet::{MacAddress, Parsed, build_arp, checksum, parse};
 
@@ -137,7 +137,7 @@ impl Machine {
     }
 
     pub fn receive(&mut self, frame: Vec<u8>) {
-        self.stack.receive(Packet { frame, checksum: Checksum::Unknown, segment_bytes: 0 });
+        self.stack.receive(Packet { frame, checksum_is_good: false, segment_bytes: 0 });
         self.settle();
     }
 
@@ -209,11 +209,7 @@ impl Machine {
                     let mut answer = vec![0; 60];
                     build_arp(&mut answer, &arp.reply(PEER_MAC));
                     let frame = answer;
-                    self.stack.receive(Packet {
-                        frame,
-                        checksum: Checksum::Good,
-                        segment_bytes: 0,
-                    });
+                    self.stack.receive(Packet { frame, checksum_is_good: true, segment_bytes: 0 });
                 }
             }
             _ => self.sent.push_back((self.now, frame)),

@@ -89,23 +89,13 @@ impl Ring {
     }
 }
 
-/// Whether a packet's TCP checksum is known to be correct.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Checksum {
-    /// The checksum must be verified.
-    #[default]
-    Unknown,
-    /// The wire has verified it, or the packet never left memory.
-    Good,
-}
-
 /// A received frame.
 #[derive(Clone, Debug)]
 pub struct Packet<F> {
     /// The frame's bytes, from the Ethernet header.
     pub frame: F,
-    /// Whether the wire has verified the TCP checksum.
-    pub checksum: Checksum,
+    /// Whether the TCP checksum need not be verified: the wire has verified it, or the packet never left memory.
+    pub checksum_is_good: bool,
     /// Payload bytes of each segment that the wire has coalesced into this packet; 0 for a single segment.
     pub segment_bytes: u16,
 }

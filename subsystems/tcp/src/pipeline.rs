@@ -19,7 +19,7 @@ use wave_core::clock::Nanos;
 
 use crate::context::{ContextId, Progress, Tail, Update};
 use crate::counters::Tally;
-use crate::datapath::{Checksum, Command, Effect, FlowId, Limits, Packet};
+use crate::datapath::{Command, Effect, FlowId, Limits, Packet};
 use crate::flow::disorder::Pool;
 use crate::flow::state::{Pre, Protocol, TailProbe};
 use crate::packet::{Ecn, Flags};
@@ -78,11 +78,13 @@ impl<F> Entry<F> {
     /// A copy of the entry, whose frame, if any, is copied by `copy`.
     pub fn copy_with<G>(&self, copy: impl FnOnce(&F) -> G) -> Entry<G> {
         match self {
-            Entry::Packet(Packet { frame, checksum, segment_bytes }) => Entry::Packet(Packet {
-                frame: copy(frame),
-                checksum: *checksum,
-                segment_bytes: *segment_bytes,
-            }),
+            Entry::Packet(Packet { frame, checksum_is_good, segment_bytes }) => {
+                Entry::Packet(Packet {
+                    frame: copy(frame),
+                    checksum_is_good: *checksum_is_good,
+                    segment_bytes: *segment_bytes,
+                })
+            }
             Entry::Flow(flow, work) => Entry::Flow(*flow, *work),
         }
     }
@@ -207,8 +209,7 @@ fn examine<F: AsRef<[u8]>>(
 ) -> Result<Routed<F>, Outcome> {
     let tally = Tally { in_segments: 1, ..Tally::default() };
     let ended = Outcome { tally, ..Outcome::default() };
-    let (tuple, data) = match pre::examine(packet.frame.as_ref(), packet.checksum == Checksum::Good)
-    {
+    let (tuple, data) = match pre::examine(packet.frame.as_ref(), packet.checksum_is_good) {
         Err(cause) => {
             trace.put(now, Point::Malformed, None, [cause.index() as u64, 0]);
             let tally = Tally { malformed: Some(cause), ..tally };

@@ -5,7 +5,7 @@ use core::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::datapath::{Checksum, FlowId, Packet, Tuple};
+use crate::datapath::{FlowId, Packet, Tuple};
 use crate::packet::{Parsed, parse};
 
 /// Most flow groups of an agent.
@@ -71,8 +71,8 @@ impl Steering {
 
 /// Both ends of a received packet's connection; `None` if it is no valid TCP segment.
 pub fn tuple_of<F: AsRef<[u8]>>(packet: &Packet<F>) -> Option<Tuple> {
-    let is_good = packet.checksum == Checksum::Good;
-    let Ok(Parsed::Tcp { ip, segment, .. }) = parse(packet.frame.as_ref(), is_good) else {
+    let Ok(Parsed::Tcp { ip, segment, .. }) = parse(packet.frame.as_ref(), packet.checksum_is_good)
+    else {
         return None;
     };
     Some(Tuple {

@@ -90,7 +90,7 @@ use shuttle::{Config, Runner};
 use wave_core::clock::Nanos;
 use wave_tcp::context::{ContextId, Filled, Tail, Update};
 use wave_tcp::datapath::{
-    Checksum, Command, Established, Fin, FlowId, Limits, Packet, Receiving, Ring, Sending, Tuple,
+    Command, Established, Fin, FlowId, Limits, Packet, Receiving, Ring, Sending, Tuple,
 };
 use wave_tcp::flextoe::Settings;
 use wave_tcp::packet::tcp::HEADERS_BYTES_MAX;
@@ -177,7 +177,7 @@ fn segment(port: u16, position: usize) -> Entry<Vec<u8>> {
     let head = build_tcp(&mut frame, &header, PAYLOAD as u32);
     frame.truncate(head);
     frame.extend(std::iter::repeat_n(7, PAYLOAD));
-    Entry::Packet(Packet { frame, checksum: Checksum::Good, segment_bytes: 0 })
+    Entry::Packet(Packet { frame, checksum_is_good: true, segment_bytes: 0 })
 }
 
 /// A connection receives three segments, the first two of them swapped, and sends two.
@@ -208,7 +208,7 @@ fn turns(flow: FlowId, port: u16) -> Vec<Entry<Vec<u8>>> {
 /// Entries of two connections, with a frame that ends in the pre stage and one for the control plane; then `more` that ask the
 /// first connection to speak.
 fn entries(flows: [FlowId; 2], more: usize) -> Vec<Stamped<Vec<u8>>> {
-    let broken = Packet { frame: vec![0; 20], checksum: Checksum::Good, segment_bytes: 0 };
+    let broken = Packet { frame: vec![0; 20], checksum_is_good: true, segment_bytes: 0 };
     let mut entries = vec![Entry::Packet(broken)];
     for (one, other) in turns(flows[0], PORTS[0]).into_iter().zip(turns(flows[1], PORTS[1])) {
         entries.extend([one, other]);

@@ -6,9 +6,7 @@ use super::reply::{self, BareSegment};
 use super::time_wait::TIME_WAIT_LASTS;
 use super::{Output, Stack};
 use crate::context::Reason;
-use crate::datapath::{
-    Checksum, Command, Datapath, Fin, FlowId, Head, Packet, Payload, Segment, Tuple,
-};
+use crate::datapath::{Command, Datapath, Fin, FlowId, Head, Packet, Payload, Segment, Tuple};
 use crate::packet::icmp::ECHO_HEADERS_BYTES;
 use crate::packet::{
     ArpOperation, ArpPacket, EthernetView, Flags, Icmp, Ipv4View, MacAddress, Options, Parsed,
@@ -33,7 +31,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// Handles a packet that the data path passed on, with its flow, if any.
     pub(super) fn control(&mut self, now: Nanos, packet: Packet<F>, flow: Option<FlowId>) {
         let bytes = packet.frame.as_ref();
-        let answer = match parse(bytes, packet.checksum == Checksum::Good) {
+        let answer = match parse(bytes, packet.checksum_is_good) {
             // The data path has counted malformed packets.
             Err(_) | Ok(Parsed::Other) => Answer::None,
             // VLAN-tagged: we are in no virtual network.

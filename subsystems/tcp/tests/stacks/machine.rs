@@ -6,11 +6,11 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use wave_core::clock::Nanos;
 use wave_tcp::context::{ContextId, Event, Filled, Reason, Request, Sharing, Tail, Update};
 use wave_tcp::control::{Address, Bounds, Call, Ipv6Home, Output, Secrets, Stack};
-use wave_tcp::datapath::{Checksum, FlowId, Packet, Payload, Ring, Segment, Ticket, Write};
+use wave_tcp::datapath::{FlowId, Packet, Payload, Ring, Segment, Ticket, Write};
 use wave_tcp::executors::Inline;
 use wave_tcp::flextoe::{FlexToe, Settings};
 use wave_tcp::stages::recover::{Recovery, Sack};
-use wave_wires::{CsumPlace, Frame, Memory, Offload, RawPart, Wire};
+use wave_wires::{Checksum, CsumPlace, Frame, Memory, Offload, RawPart, Wire};
 
 /// Most connections of a stack.
 const FLOWS: u32 = 64;
@@ -284,12 +284,9 @@ impl<R: Recovery> Machine<R> {
     pub fn step(&mut self, now: Nanos) -> Option<Nanos> {
         while self.stack.room_for_packets() > 0 {
             let Some(frame) = self.wire.receive().unwrap() else { break };
-            let checksum = match frame.checksum {
-                wave_wires::Checksum::Good => Checksum::Good,
-                wave_wires::Checksum::Unknown => Checksum::Unknown,
-            };
+            let checksum_is_good = frame.checksum == Checksum::Good;
             let segment_bytes = frame.segment_bytes;
-            self.stack.receive(Packet { frame, checksum, segment_bytes });
+            self.stack.receive(Packet { frame, checksum_is_good, segment_bytes });
         }
         self.work(now)
     }

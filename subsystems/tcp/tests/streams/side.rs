@@ -7,8 +7,8 @@ use rand_pcg::Pcg32;
 use wave_core::clock::Nanos;
 use wave_tcp::context::{ContextId, Filled, Progress, Tail, Update};
 use wave_tcp::datapath::{
-    Batch, Checksum, Command, Datapath, Effect, Established, FlowId, Packet, Payload, Ring,
-    Segment, Statistics, Ticket, Write,
+    Batch, Command, Datapath, Effect, Established, FlowId, Packet, Payload, Ring, Segment,
+    Statistics, Ticket, Write,
 };
 use wave_tcp::packet::{Parsed, parse};
 use wave_tcp::seq::Seq;
@@ -219,7 +219,7 @@ impl Side {
             Payload::Frame(other, range) => frame.extend_from_slice(&other[range.clone()]),
         }
         // The checksum is partial, as between two programs on one machine.
-        Packet { frame, checksum: Checksum::Good, segment_bytes: segment.segment_bytes }
+        Packet { frame, checksum_is_good: true, segment_bytes: segment.segment_bytes }
     }
 
     /// Stands in for the control plane's timer.
