@@ -10,8 +10,10 @@ use rand_pcg::Pcg32;
 use wave_core::clock::Nanos;
 use wave_tcp_planted::congestion::Algorithm;
 use wave_tcp_planted::context::{ContextId, Event, Filled, Progress, Reason};
-use wave_tcp_planted::control::{Address, Bounds, Ipv6Home, Output, Secrets, Stack, State};
-use wave_tcp_planted::datapath::{Datapath, FlowId, Packet, Payload, Segment, Ticket, Write};
+use wave_tcp_planted::control::{Address, Bounds, Ipv6Home, Secrets, Stack, State};
+use wave_tcp_planted::datapath::{
+    Datapath, FlowId, Output, Packet, Payload, Segment, Ticket, Write,
+};
 use wave_tcp_planted::executors::{Executor, Inline};
 use wave_tcp_planted::flextoe::{FlexToe, SOURCES, Settings};
 use wave_tcp_planted::packet::{Ecn, Flags, Parsed, TcpSegment, parse};
@@ -213,9 +215,9 @@ impl Machine {
                     };
                     self.copies.push((now + Nanos(takes), write));
                 }
-                Output::Event(_, event) => told += self.on_event(now, event, rng),
+                Output::Notify(_, event) => told += self.on_event(now, event, rng),
                 // No process forks in these histories.
-                Output::CopyRings(_) | Output::Released(_) | Output::Refused(..) => {}
+                Output::Control(_) => {}
             }
         }
         self.check_losses(told);

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use wave_core::clock::Nanos;
-use wave_tcp_planted::datapath::{Effect, Established, FlowId, NoRoom, Path, Statistics, Tuple};
+use wave_tcp_planted::datapath::{Established, FlowId, NoRoom, Output, Path, Statistics, Tuple};
 use wave_tcp_planted::executors::Executor;
 use wave_tcp_planted::flextoe::Settings;
 use wave_tcp_planted::pipeline::{Outcome, Stamped};
@@ -69,8 +69,8 @@ impl Executor<Frame> for Recorder {
         self.inner.push(entry);
     }
 
-    fn pop(&mut self, waits: bool, effects: &mut VecDeque<Effect<Frame>>) -> Option<Outcome> {
-        self.inner.pop(waits, effects)
+    fn pop(&mut self, waits: bool, outputs: &mut VecDeque<Output<Frame>>) -> Option<Outcome> {
+        self.inner.pop(waits, outputs)
     }
 
     fn install(

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::Serialize;
+use wave_tcp_planted::context;
 use wave_tcp_planted::counters::Counters;
-use wave_tcp_planted::datapath::{Effect, Established, FlowId, Payload};
+use wave_tcp_planted::datapath::{Established, FlowId, Output, Payload};
 use wave_tcp_planted::executors::Executor;
 use wave_tcp_planted::pipeline::Outcome;
 
@@ -77,11 +78,11 @@ pub fn replay<E: Executor<Bytes>>(log: &Log, executor: &mut E) -> Replayed {
         counters: Counters::default(),
         counts: Counts::default(),
     };
-    let mut effects = VecDeque::new();
+    let mut outputs = VecDeque::new();
     let mut pop = |executor: &mut E, waits, replayed: &mut Replayed| {
-        let popped = executor.pop(waits, &mut effects);
+        let popped = executor.pop(waits, &mut outputs);
         if let Some(outcome) = popped {
-            replayed.take(&outcome, &mut effects);
+            replayed.take(&outcome, &mut outputs);
         }
         popped.is_some()
     };
@@ -122,12 +123,12 @@ pub fn replay<E: Executor<Bytes>>(log: &Log, executor: &mut E) -> Replayed {
 }
 
 impl Replayed {
-    fn take(&mut self, outcome: &Outcome, effects: &mut VecDeque<Effect<Bytes>>) {
+    fn take(&mut self, outcome: &Outcome, outputs: &mut VecDeque<Output<Bytes>>) {
         self.counters.add(&outcome.tally);
         let out = self.flows.entry(outcome.flow.unwrap_or(NOBODY)).or_default();
-        for effect in effects.drain(..) {
-            let count = match effect {
-                Effect::Send(segment) => {
+        for output in outputs.drain(..) {
+            let count = match output {
+                Output::Send(segment) => {
                     out.push(1);
                     out.extend_from_slice(segment.head.bytes());
                     if let Payload::Ring { process, ring, position, bytes } = segment.payload {
@@ -138,14 +139,17 @@ impl Replayed {
                     words(out, &[ticket, segment.segment_bytes.into()]);
                     &mut self.counts.segments
                 }
-                Effect::Write(write) => {
+                Output::Write(write) => {
                     out.push(2);
                     out.extend_from_slice(&write.process.to_le_bytes());
                     words(out, &[write.ring.offset, write.ring.bytes.into(), write.position]);
                     out.extend_from_slice(&write.frame[write.bytes]);
                     &mut self.counts.writes
                 }
-                Effect::Notify(context, progress) => {
+                Output::Notify(context, event) => {
+                    let context::Event::Progress(progress) = event else {
+                        unreachable!("{event:?}")
+                    };
                     out.push(3);
                     let (process, context) = (context.process.into(), context.context.into());
                     let socket = progress.socket.into();
@@ -153,7 +157,7 @@ impl Replayed {
                     words(out, &[progress.acknowledged, progress.is_finished.into()]);
                     &mut self.counts.notices
                 }
-                Effect::Control(packet, _) => {
+                Output::Control((packet, _)) => {
                     out.push(4);
                     out.extend_from_slice(&packet.frame);
                     &mut self.counts.control

@@ -21,8 +21,8 @@ use wave_core::clock::Nanos;
 use wave_core::policy::{Note, Progress};
 use wave_tcp::congestion::Algorithm;
 use wave_tcp::context::{ContextId, Event, Reason, Request};
-use wave_tcp::control::{Address, Bounds, Call, Ipv6Home, Output, Secrets, Stack};
-use wave_tcp::datapath::EFFECTS_PER_STEP;
+use wave_tcp::control::{Action, Address, Bounds, Call, Ipv6Home, Secrets, Stack, StackOutput};
+use wave_tcp::datapath::{OUTPUTS_PER_STEP, Output};
 use wave_tcp::executors::Inline;
 use wave_tcp::flextoe::{FlexToe, Settings};
 use wave_tcp::packet::syn_port;
@@ -46,7 +46,7 @@ use replacement::Replaceable;
 /// Most requests taken from one process in a turn.
 const REQUESTS_PER_TURN: usize = 64;
 /// Outputs of one poll, in most cases.
-const OUTPUTS: usize = STEPS_PER_POLL * EFFECTS_PER_STEP;
+const OUTPUTS: usize = STEPS_PER_POLL * OUTPUTS_PER_STEP;
 /// Most descriptors of the door, of inquiries, captures and traces, and of agents that replace this one.
 const DOOR_DESCRIPTORS_MAX: usize = 1 + 1 + WAITING_MAX + 1 + 1 + CAPTURES_MAX + 1 + TRACES_MAX + 2;
 /// Most descriptors to wait on: these, two of each process, and the wire's.
@@ -111,7 +111,7 @@ pub struct TcpFront<W, D = OnePath> {
     turn: u64,
     /// Processes that got no seat, or lost theirs.
     turned_away: TurnedAway,
-    outputs: VecDeque<Output<Frame>>,
+    outputs: VecDeque<StackOutput<Frame>>,
     next: Option<Nanos>,
     /// When a door was last found ready or not (`doors_checked`), when the doors were last polled, and when hang-ups were last detected.
     doors_checked: Nanos,
@@ -454,8 +454,8 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                     copy(&self.processes, &write);
                     self.stack.complete(now, write.ticket);
                 }
-                Output::CopyRings(carry) => self.carry(now, &carry),
-                Output::Event(context, event) => {
+                Output::Control(Action::CopyRings(copy)) => self.copy_rings(now, &copy),
+                Output::Notify(context, event) => {
                     let id = streams::object(&event)
                         .and_then(|socket| self.streams.held_as(context.process, socket));
                     let Some(event) = (match id {
@@ -470,16 +470,16 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                         self.evict(now, at, Refusal::new("is turned out", TAKES_NO_EVENTS));
                     }
                 }
-                Output::Refused(_, Call::TakeOver(flow), _)
+                Output::Control(Action::Refused(_, Call::TakeOver(flow), _))
                     if streams::may_be_demoted(&self.streams, &self.stack, flow) => {}
-                Output::Refused(context, call, reason) => {
+                Output::Control(Action::Refused(context, call, reason)) => {
                     let seated = self.processes.get(usize::from(context.process));
                     if let Some(Some(seated)) = seated {
                         let refusal = Refusal::of_stack(call, reason);
                         self.refusals.add(now, seated.process.peer(), refusal);
                     }
                 }
-                Output::Released(process) => {
+                Output::Control(Action::Released(process)) => {
                     self.processes[usize::from(process)] = None;
                     self.stack.data.remove_process(process);
                     self.lost.retain(|lost| *lost != process);

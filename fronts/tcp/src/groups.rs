@@ -30,7 +30,7 @@ use wave_agent::lanes::{In, Out, ROOM_EVERY, Sleeper, lane};
 use wave_core::clock::Nanos;
 use wave_tcp::context::{ContextId, Filled, Update};
 use wave_tcp::datapath::{
-    Batch, Command, Datapath, EFFECTS_PER_STEP, Effect, Established, FlowId, Limits, NoRoom,
+    Batch, Command, Datapath, Established, FlowId, Limits, NoRoom, OUTPUTS_PER_STEP, Output,
     Packet, Path, Ring, Statistics, Ticket, Tuple,
 };
 use wave_tcp::flextoe::{FlexToe, Settings};
@@ -135,8 +135,8 @@ impl<W: Wire + Send + 'static> Groups<W> {
             let trace = Arc::new(trace.of_group(steering, at));
             let data = FlexToe::with_trace(Settings { flows, ..settings }, trace);
             let own = wire.as_fd().map(|fd| fd.try_clone_to_owned()).transpose()?.map(Arc::new);
-            let effects = STEPS_PER_POLL * EFFECTS_PER_STEP;
-            let outlet = Outlet::new(wire, recorders.clone(), effects);
+            let outputs = STEPS_PER_POLL * OUTPUTS_PER_STEP;
+            let outlet = Outlet::new(wire, recorders.clone(), outputs);
             let own_bell = Arc::new(Bell::new()?);
             let (orders, taken) = lane(Arc::clone(&own_bell));
             let (reports, got) = lane(Arc::clone(&bell));
@@ -244,16 +244,14 @@ impl<W: Wire> Groups<W> {
     }
 
     /// Passes a report on.
-    fn deliver(&mut self, group: u16, report: Report, effects: &mut VecDeque<Effect<Frame>>) {
+    fn deliver(&mut self, group: u16, report: Report, outputs: &mut VecDeque<Output<Frame>>) {
         let of = &mut self.groups[usize::from(group)];
         of.delivered += 1;
         if let Report::Control(..) = report {
             of.control_packets.fetch_sub(1, Ordering::Relaxed);
         }
         match report {
-            Report::Notify(context, progress) => {
-                effects.push_back(Effect::Notify(context, progress))
-            }
+            Report::Notify(context, event) => outputs.push_back(Output::Notify(context, event)),
             Report::Statistics(statistics) => {
                 let flow = self.steering.id(group, statistics.flow);
                 if statistics.is_at_fault && self.memory_of(flow).is_some() {
@@ -263,7 +261,7 @@ impl<W: Wire> Groups<W> {
                 self.statistics.push_back(Statistics { flow, ..statistics });
             }
             Report::Control(packet, Some(flow)) => {
-                effects.push_back(Effect::Control(packet, Some(self.steering.id(group, flow))));
+                outputs.push_back(Output::Control((packet, Some(self.steering.id(group, flow)))));
             }
             Report::Control(packet, None) => {
                 let flow = tuple_of(&packet).and_then(|tuple| self.by_tuple.get(&tuple));
@@ -273,7 +271,7 @@ impl<W: Wire> Groups<W> {
                         self.astray += 1;
                         self.pass(own, packet);
                     }
-                    None => effects.push_back(Effect::Control(packet, None)),
+                    None => outputs.push_back(Output::Control((packet, None))),
                 }
             }
         }
@@ -423,7 +421,7 @@ impl<W: Wire> Datapath<Frame> for Groups<W> {
         &mut self,
         now: Nanos,
         budget: usize,
-        effects: &mut VecDeque<Effect<Frame>>,
+        outputs: &mut VecDeque<Output<Frame>>,
     ) -> Option<Nanos> {
         self.now = now;
         if budget > 0 {
@@ -442,13 +440,13 @@ impl<W: Wire> Datapath<Frame> for Groups<W> {
             }
             self.check_freezing();
             self.count_done();
-            for _ in 0..budget * EFFECTS_PER_STEP {
+            for _ in 0..budget * OUTPUTS_PER_STEP {
                 // Those that were not read would become stale.
                 if self.statistics.len() >= STATISTICS_PER_POLL {
                     break;
                 }
                 let Some((group, report)) = self.pending.pop_front() else { break };
-                self.deliver(group, report, effects);
+                self.deliver(group, report, outputs);
             }
         }
         self.groups.iter_mut().for_each(|group| group.orders.flush());

@@ -27,10 +27,10 @@ pub(crate) struct Outlet<W> {
 }
 
 impl<W: Wire> Outlet<W> {
-    /// `effects`: most segments that one poll yields.
-    pub(crate) fn new(wire: W, recorders: Recorders, effects: usize) -> Outlet<W> {
+    /// `outputs`: most segments that one poll yields.
+    pub(crate) fn new(wire: W, recorders: Recorders, outputs: usize) -> Outlet<W> {
         // The data path does nothing while HELD_MAX segments wait.
-        let held = VecDeque::with_capacity(HELD_MAX + effects);
+        let held = VecDeque::with_capacity(HELD_MAX + outputs);
         Outlet { wire, held, recorders, failure: None }
     }
 

@@ -7,8 +7,8 @@ use std::net::Ipv4Addr;
 use wave_core::clock::Nanos;
 use wave_posix::{Context, Fault, Queues};
 use wave_tcp::context::{ContextId, Event, QUEUE_ENTRIES, Request};
-use wave_tcp::control::{Address, Bounds, Output, Secrets, Stack};
-use wave_tcp::datapath::{Packet, Payload, Segment};
+use wave_tcp::control::{Address, Bounds, Secrets, Stack, StackOutput};
+use wave_tcp::datapath::{Output, Packet, Payload, Segment};
 use wave_tcp::flextoe::{FlexToe, Settings};
 use wave_tcp::packet::{MacAddress, Parsed, build_arp, checksum, parse};
 
@@ -165,7 +165,7 @@ impl Machine {
         panic!("the engine never becomes idle at {:?}", self.now);
     }
 
-    fn perform(&mut self, output: Output<Vec<u8>>) {
+    fn perform(&mut self, output: StackOutput<Vec<u8>>) {
         match output {
             Output::Send(segment) => self.send(&segment),
             Output::Write(write) => {
@@ -177,9 +177,9 @@ impl Machine {
                 }
                 self.stack.complete(self.now, write.ticket);
             }
-            Output::Event(_, event) => self.context.line.events.push_back(event),
+            Output::Notify(_, event) => self.context.line.events.push_back(event),
             // No program forks here.
-            Output::CopyRings(_) | Output::Released(_) | Output::Refused(..) => {}
+            Output::Control(_) => {}
         }
     }
 

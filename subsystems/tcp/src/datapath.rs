@@ -11,11 +11,11 @@ use core::ops::Range;
 use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 
-use crate::context::{ContextId, Progress, Update};
+use crate::context::{ContextId, Event, Update};
 use crate::seq::Seq;
 
 /// Limit of effects of one step of [`Datapath::poll`].
-pub const EFFECTS_PER_STEP: usize = 4;
+pub const OUTPUTS_PER_STEP: usize = 4;
 /// Limit of out-of-order intervals in [`Established`].
 pub const INTERVALS_MAX: usize = 4;
 
@@ -209,19 +209,22 @@ pub struct Write<F> {
     pub bytes: Range<usize>,
 }
 
-/// Work that a data path leaves to its caller.
+/// Work that a data path, or a [stack](crate::control::Stack) around one, leaves to its caller. `C` is what only one of them leaves.
 #[derive(Clone, Debug)]
-pub enum Effect<F> {
+pub enum Output<F, C = ToControl<F>> {
     /// Send this segment.
     Send(Segment<F>),
-    /// Copy received bytes to a ring.
+    /// Copy received bytes to a ring, then complete the ticket.
     Write(Write<F>),
-    /// Report progress to this context.
-    Notify(ContextId, Progress),
-    /// Pass a packet to the control plane: it belongs to no established connection, or is more than data and acknowledgements.
-    /// The flow is given if the packet belongs to one.
-    Control(Packet<F>, Option<FlowId>),
+    /// Send this context an event. That of a data path is [`Event::Progress`].
+    Notify(ContextId, Event),
+    /// For the control plane, or by it.
+    Control(C),
 }
+
+/// A packet for the control plane: it belongs to no established connection, or is more than data and acknowledgements. The flow is
+/// given if the packet belongs to one.
+pub type ToControl<F> = (Packet<F>, Option<FlowId>);
 
 /// Commands for a flow that only the control plane may give. The first five send a segment in the flow's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -474,13 +477,13 @@ pub trait Datapath<F> {
     /// Reports that a copy or a transmission is done. A ticket that is not under way is ignored.
     fn complete(&mut self, now: Nanos, ticket: Ticket);
 
-    /// Works, at most `budget` steps of at most [`EFFECTS_PER_STEP`] effects each. Returns when to poll next if no input
+    /// Works, at most `budget` steps of at most [`OUTPUTS_PER_STEP`] effects each. Returns when to poll next if no input
     /// arrives before; `now` if there is more to do at once.
     fn poll(
         &mut self,
         now: Nanos,
         budget: usize,
-        effects: &mut VecDeque<Effect<F>>,
+        outputs: &mut VecDeque<Output<F>>,
     ) -> Option<Nanos>;
 
     /// Carries out a command of the control plane. It is ignored if the flow does not exist.

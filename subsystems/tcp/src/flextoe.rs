@@ -17,7 +17,7 @@ use crate::context::{ContextId, Update};
 use crate::copies::Copies;
 use crate::counters::Counters;
 use crate::datapath::{
-    Batch, Command, Datapath, EFFECTS_PER_STEP, Effect, Established, FlowId, Limits, NoRoom,
+    Batch, Command, Datapath, Established, FlowId, Limits, NoRoom, OUTPUTS_PER_STEP, Output,
     Packet, Path, Statistics, Ticket, Tuple,
 };
 use crate::executors::{Executor, Inline};
@@ -57,7 +57,7 @@ pub struct FlexToe<F, E = Inline<F>> {
     /// Packets in the executor, each of which may ask for a copy.
     packets_in_flight: usize,
     /// Effects of entries that came out between polls: at most those of a full executor.
-    held: VecDeque<Effect<F>>,
+    held: VecDeque<Output<F>>,
     now: Nanos,
     source: u8,
     counters: Counters,
@@ -84,7 +84,7 @@ impl<F: AsRef<[u8]>, R: Recovery> FlexToe<F, Inline<F, R>> {
 impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
     /// A data path whose stages this executor runs, without connections.
     pub fn over(settings: &Settings, executor: E) -> FlexToe<F, E> {
-        let held = VecDeque::with_capacity(executor.room() * EFFECTS_PER_STEP);
+        let held = VecDeque::with_capacity(executor.room() * OUTPUTS_PER_STEP);
         FlexToe {
             executor,
             sequencer: Sequencer::default(),
@@ -169,14 +169,14 @@ impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
         self.trace.put(now, point, flow, values);
     }
 
-    /// Removes one entry from the executor, and appends its effects to `effects`.
-    fn pop(&mut self, waits: bool, effects: &mut VecDeque<Effect<F>>) -> bool {
-        let Some(outcome) = self.executor.pop(waits, effects) else { return false };
-        self.retire(&outcome, effects);
+    /// Removes one entry from the executor, and appends its effects to `outputs`.
+    fn pop(&mut self, waits: bool, outputs: &mut VecDeque<Output<F>>) -> bool {
+        let Some(outcome) = self.executor.pop(waits, outputs) else { return false };
+        self.retire(&outcome, outputs);
         true
     }
 
-    fn retire(&mut self, outcome: &Outcome, effects: &mut VecDeque<Effect<F>>) {
+    fn retire(&mut self, outcome: &Outcome, outputs: &mut VecDeque<Output<F>>) {
         self.counters.add(&outcome.tally);
         self.packets_in_flight -= usize::from(outcome.tally.in_segments);
         self.schedule.process_outcome(self.now, outcome);
@@ -185,7 +185,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
             self.schedule.end(id);
         }
         if let Some(copied) = outcome.copying
-            && let Some(Effect::Write(write)) = effects.back_mut()
+            && let Some(Output::Write(write)) = outputs.back_mut()
         {
             write.ticket = self.copies.begin(id, copied);
             self.schedule.begin(id);
@@ -215,10 +215,10 @@ impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
 
     /// One step of a poll: an entry goes in, if there is one and room, and one comes out, if one is done. Returns whether there was
     /// anything to do.
-    fn step(&mut self, now: Nanos, effects: &mut VecDeque<Effect<F>>) -> bool {
+    fn step(&mut self, now: Nanos, outputs: &mut VecDeque<Output<F>>) -> bool {
         if !self.held.is_empty() {
-            let count = self.held.len().min(EFFECTS_PER_STEP);
-            effects.extend(self.held.drain(..count));
+            let count = self.held.len().min(OUTPUTS_PER_STEP);
+            outputs.extend(self.held.drain(..count));
             return true;
         }
         let entry = match self.executor.room() {
@@ -229,7 +229,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
         if let Some(entry) = entry {
             self.push(now, entry);
         }
-        self.pop(!has_entry, effects) || has_entry
+        self.pop(!has_entry, outputs) || has_entry
     }
 
     /// Installs a connection, under its earlier name if there is one.
@@ -296,11 +296,11 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
         &mut self,
         now: Nanos,
         budget: usize,
-        effects: &mut VecDeque<Effect<F>>,
+        outputs: &mut VecDeque<Output<F>>,
     ) -> Option<Nanos> {
         self.now = now;
         for _ in 0..budget {
-            if !self.step(now, effects) {
+            if !self.step(now, outputs) {
                 return self.schedule.next_timer_at();
             }
         }

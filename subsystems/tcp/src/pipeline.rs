@@ -7,10 +7,10 @@
 //! Everything that changes a flow is an [`Entry`] with a number. The stages pass on a summary of it, with the results of the
 //! earlier stages. The protocol stage takes entries in the order of their numbers; the others take them in any order.
 
-mod effects;
+mod outputs;
 mod points;
 
-pub use effects::{count, post};
+pub use outputs::{count, post};
 
 use core::num::NonZeroU64;
 use core::ops::Range;
@@ -19,7 +19,7 @@ use wave_core::clock::Nanos;
 
 use crate::context::{ContextId, Progress, Tail, Update};
 use crate::counters::Tally;
-use crate::datapath::{Command, Effect, FlowId, Limits, Packet};
+use crate::datapath::{Command, FlowId, Limits, Output, Packet};
 use crate::flow::disorder::Pool;
 use crate::flow::state::{Pre, Protocol, TailProbe};
 use crate::packet::{Ecn, Flags};
@@ -191,7 +191,7 @@ pub fn pre<F: AsRef<[u8]>>(
     table: &Tuples<Pre>,
     trace: &Trace,
     stamped: Stamped<F>,
-    mut out: impl FnMut(Effect<F>),
+    mut out: impl FnMut(Output<F>),
 ) -> Result<Routed<F>, Outcome> {
     let Stamped { now, entry, .. } = stamped;
     match entry {
@@ -205,7 +205,7 @@ fn examine<F: AsRef<[u8]>>(
     trace: &Trace,
     now: Nanos,
     packet: Packet<F>,
-    out: &mut impl FnMut(Effect<F>),
+    out: &mut impl FnMut(Output<F>),
 ) -> Result<Routed<F>, Outcome> {
     let tally = Tally { in_segments: 1, ..Tally::default() };
     let ended = Outcome { tally, ..Outcome::default() };
@@ -231,7 +231,7 @@ fn examine<F: AsRef<[u8]>>(
         _ => {
             let bytes = packet.frame.as_ref().len() as u64;
             trace.put(now, Point::Control, flow, [bytes, 0]);
-            out(Effect::Control(packet, flow));
+            out(Output::Control((packet, flow)));
             Err(Outcome { flow, ..ended })
         }
     }

@@ -225,11 +225,11 @@ const PORTS: [u16; 2] = [5_000, 5_001];
 /// Everything that leaves an executor, in order.
 fn output<E: Executor<Vec<u8>>>(mut executor: E, more: usize) -> Vec<String> {
     let flows = PORTS.map(|port| executor.install(Nanos(0), None, &established(port)).unwrap());
-    let (mut output, mut effects) = (Vec::new(), VecDeque::new());
+    let (mut output, mut outputs) = (Vec::new(), VecDeque::new());
     let mut leave = |executor: &mut E, waits| {
-        let outcome = executor.pop(waits, &mut effects);
-        let effects: Vec<_> = effects.drain(..).collect();
-        output.extend(outcome.map(|outcome| format!("{outcome:?} {effects:?}")));
+        let outcome = executor.pop(waits, &mut outputs);
+        let outputs: Vec<_> = outputs.drain(..).collect();
+        output.extend(outcome.map(|outcome| format!("{outcome:?} {outputs:?}")));
     };
     for entry in entries(flows, more) {
         while executor.room() == 0 {

@@ -16,19 +16,19 @@ use crate::streams::{Need, Owner, Streams, Turn};
 
 impl<W: Wire, D: Paths> TcpFront<W, D> {
     /// Copies a connection's rings from one process to another. The stack has checked that both have the memory.
-    pub(super) fn carry(&mut self, now: Nanos, carry: &RingCopy) {
+    pub(super) fn copy_rings(&mut self, now: Nanos, copy: &RingCopy) {
         let payload = |process: u16| self.processes.payload(process);
-        if let [Some(from), Some(to)] = carry.processes.map(payload) {
+        if let [Some(from), Some(to)] = copy.processes.map(payload) {
             let mut bytes = vec![0; FILL_MAX as usize];
-            for ((from_ring, to_ring), count) in carry.from.iter().zip(carry.to).zip(carry.bytes) {
+            for ((from_ring, to_ring), count) in copy.from.iter().zip(copy.to).zip(copy.bytes) {
                 let part = &mut bytes[..count as usize];
                 let read = from.read(from_ring.offset, part);
                 let written = to.write(to_ring.offset, part);
                 debug_assert!(read.is_ok() && written.is_ok(), "{read:?}, {written:?}");
             }
         }
-        if let Some(renamed) = self.stack.rings_copied(now, carry.flow)
-            && let Some((owner, socket)) = self.streams.renamed(carry.flow, renamed)
+        if let Some(renamed) = self.stack.rings_copied(now, copy.flow)
+            && let Some((owner, socket)) = self.streams.renamed(copy.flow, renamed)
         {
             self.notify_demoted(now, owner, socket);
         }

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use wave_agent::lanes::{In, Out, PIECES_PER_STEP, ROOM_EVERY, Weigh};
 use wave_core::clock::Nanos;
 use wave_links::LentPayload;
-use wave_tcp::context::{ContextId, Progress, Update};
+use wave_tcp::context::{ContextId, Event, Update};
 use wave_tcp::datapath::{
-    Batch, Command, Datapath, EFFECTS_PER_STEP, Effect, FlowId, Limits, Packet, Path, Ring,
+    Batch, Command, Datapath, FlowId, Limits, OUTPUTS_PER_STEP, Output, Packet, Path, Ring,
     Statistics,
 };
 use wave_tcp::flextoe::FlexToe;
@@ -47,7 +47,7 @@ impl Weigh for Order {}
 /// What a group sends the control plane. Flows have the ids of the group's data path.
 #[derive(Debug)]
 pub(super) enum Report {
-    Notify(ContextId, Progress),
+    Notify(ContextId, Event),
     Control(Packet<Frame>, Option<FlowId>),
     Statistics(Statistics),
 }
@@ -62,7 +62,7 @@ pub(super) struct Engine<W> {
     pub(super) reports: Out<Report, Bell>,
     packets: VecDeque<Packet<Frame>>,
     requests: VecDeque<(ContextId, Update)>,
-    effects: VecDeque<Effect<Frame>>,
+    outputs: VecDeque<Output<Frame>>,
     /// Requests taken from the control plane.
     taken: u64,
     /// Number of reports sent.
@@ -107,7 +107,7 @@ impl<W: Wire> Engine<W> {
             reports,
             packets: VecDeque::with_capacity(PIECES_PER_STEP + FRAMES_PER_TURN),
             requests: VecDeque::with_capacity(PIECES_PER_STEP),
-            effects: VecDeque::with_capacity(STEPS_PER_POLL * EFFECTS_PER_STEP),
+            outputs: VecDeque::with_capacity(STEPS_PER_POLL * OUTPUTS_PER_STEP),
             taken: 0,
             sent: 0,
             control_packets,
@@ -184,19 +184,19 @@ impl<W: Wire> Engine<W> {
         self.outlet.discard_held(&mut |ticket| data.complete(now, ticket));
     }
 
-    fn perform(&mut self, now: Nanos, effect: Effect<Frame>) {
-        match effect {
-            Effect::Send(segment) => {
+    fn perform(&mut self, now: Nanos, output: Output<Frame>) {
+        match output {
+            Output::Send(segment) => {
                 let data = &mut self.data;
                 let mut done = |ticket| data.complete(now, ticket);
                 self.outlet.send(&self.memory, segment, &mut done);
             }
-            Effect::Write(write) => {
+            Output::Write(write) => {
                 copy(&self.memory, &write);
                 self.data.complete(now, write.ticket);
             }
-            Effect::Notify(context, progress) => self.report(Report::Notify(context, progress)),
-            Effect::Control(packet, flow) => self.report(Report::Control(packet, flow)),
+            Output::Notify(context, event) => self.report(Report::Notify(context, event)),
+            Output::Control((packet, flow)) => self.report(Report::Control(packet, flow)),
         }
     }
 
@@ -221,15 +221,15 @@ impl<W: Wire> Engine<W> {
                 worked |= outlet.receive(FRAMES_PER_TURN, |packet| packets.push_back(packet));
             }
             for _ in 0..POLLS_PER_TURN {
-                let Engine { data, packets, requests, effects, .. } = self;
+                let Engine { data, packets, requests, outputs, .. } = self;
                 data.submit(now, &mut Batch { packets, requests });
-                data.poll(now, STEPS_PER_POLL, effects);
-                if effects.is_empty() {
+                data.poll(now, STEPS_PER_POLL, outputs);
+                if outputs.is_empty() {
                     break;
                 }
                 worked = true;
-                while let Some(effect) = self.effects.pop_front() {
-                    self.perform(now, effect);
+                while let Some(output) = self.outputs.pop_front() {
+                    self.perform(now, output);
                 }
                 self.report_statistics();
                 if is_wanted.load(Ordering::Relaxed) {
@@ -245,7 +245,7 @@ impl<W: Wire> Engine<W> {
 
     /// When the next turn is due, if nothing arrives before.
     fn next(&mut self, now: Nanos, is_stuck: bool, receives: bool) -> Option<Nanos> {
-        let of_data = self.data.poll(now, 0, &mut self.effects);
+        let of_data = self.data.poll(now, 0, &mut self.outputs);
         if is_stuck {
             return Some(if receives { now + ROOM_EVERY } else { now });
         }

@@ -5,8 +5,8 @@ use core::net::Ipv6Addr;
 use wave_core::clock::Nanos;
 
 use super::frames::Answer;
-use super::{Output, Stack, reply};
-use crate::datapath::{Datapath, Head};
+use super::{Stack, reply};
+use crate::datapath::{Datapath, Head, Output};
 use crate::packet::icmp6::ECHO6_HEADERS_BYTES;
 use crate::packet::{Discovery, EthernetView, Icmp6, Ipv6View, MacAddress, build_echo6_reply};
 

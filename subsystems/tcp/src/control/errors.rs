@@ -9,9 +9,9 @@ use core::net::IpAddr;
 use wave_core::clock::Nanos;
 
 use super::address::headers_bytes;
-use super::{Output, Stack, reply};
+use super::{Stack, reply};
 use crate::context::{Event, Reason};
-use crate::datapath::{Datapath, Fin, FlowId, Tuple};
+use crate::datapath::{Datapath, Fin, FlowId, Output, Tuple};
 use crate::flow::moment::Moment;
 use crate::packet::ipv6::IPV6_MTU_MIN;
 use crate::packet::{Icmp6, Quoted, Unreachable};

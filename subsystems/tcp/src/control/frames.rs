@@ -2,11 +2,13 @@
 
 use wave_core::clock::Nanos;
 
+use super::Stack;
 use super::reply::{self, BareSegment};
 use super::time_wait::TIME_WAIT_LASTS;
-use super::{Output, Stack};
 use crate::context::Reason;
-use crate::datapath::{Command, Datapath, Fin, FlowId, Head, Packet, Payload, Segment, Tuple};
+use crate::datapath::{
+    Command, Datapath, Fin, FlowId, Head, Output, Packet, Payload, Segment, Tuple,
+};
 use crate::packet::icmp::ECHO_HEADERS_BYTES;
 use crate::packet::{
     ArpOperation, ArpPacket, EthernetView, Flags, Icmp, Ipv4View, MacAddress, Options, Parsed,

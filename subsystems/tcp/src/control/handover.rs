@@ -93,7 +93,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             && self.released.is_empty()
             && self.out.is_empty()
             && self.takes.iter().all(Takeover::is_unstarted);
-        is_done && self.data.poll(now, 0, &mut self.effects).is_none_or(|at| at > now)
+        is_done && self.data.poll(now, 0, &mut self.data_outputs).is_none_or(|at| at > now)
     }
 
     /// Freezes all connections: they start no new work. The caller must poll until [`Stack::is_frozen`].

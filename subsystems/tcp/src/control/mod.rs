@@ -51,7 +51,7 @@ pub use takeover::RingCopy;
 
 use crate::congestion::Algorithm;
 use crate::context::{ContextId, Event, LastReads, Reason, Sharing, Update};
-use crate::datapath::{Batch, Datapath, Effect, FlowId, Packet, Ring, Segment, Ticket, Write};
+use crate::datapath::{Batch, Datapath, FlowId, Output, Packet, Ring, Ticket};
 use crate::trace::Trace;
 use crate::tuples::Tuples;
 use closed_ports::ClosedPorts;
@@ -100,15 +100,9 @@ impl Default for Bounds {
     }
 }
 
-/// Work that a poll leaves to the caller.
-#[derive(Clone, Debug)]
-pub enum Output<F> {
-    /// Send this segment.
-    Send(Segment<F>),
-    /// Copy this payload, then call [`Stack::complete`] with its ticket.
-    Write(Write<F>),
-    /// Send this context an event.
-    Event(ContextId, Event),
+/// Work that only a stack leaves to its caller.
+#[derive(Clone, Copy, Debug)]
+pub enum Action {
     /// Copy rings from one process's memory to another's, then call [`Stack::rings_copied`].
     CopyRings(RingCopy),
     /// The stack no longer uses this process's memory; its number may be reused.
@@ -116,6 +110,9 @@ pub enum Output<F> {
     /// For people: the stack has refused this context a call, or has reset its connection, for a reason of its own.
     Refused(ContextId, Call, Reason),
 }
+
+/// Work that a poll of a [`Stack`] leaves to the caller. Written payload is reported to [`Stack::complete`].
+pub type StackOutput<F> = Output<F, Action>;
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Slot {
@@ -286,8 +283,8 @@ pub struct Stack<F, D> {
     packets: VecDeque<Packet<F>>,
     early: Early<F>,
     requests: VecDeque<(ContextId, Update)>,
-    effects: VecDeque<Effect<F>>,
-    out: VecDeque<Output<F>>,
+    data_outputs: VecDeque<Output<F>>,
+    out: VecDeque<StackOutput<F>>,
     ports_tried: u32,
     /// The current millisecond, and the number of answers in it.
     answers: (u64, u32),
@@ -331,7 +328,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             packets: VecDeque::with_capacity(WAITING_MAX),
             early: Early::new(),
             requests: VecDeque::with_capacity(WAITING_MAX),
-            effects: VecDeque::with_capacity(OUTPUTS),
+            data_outputs: VecDeque::with_capacity(OUTPUTS),
             out: VecDeque::with_capacity(OUTPUTS),
             ports_tried: 0,
             answers: (0, 0),
@@ -452,7 +449,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         &mut self,
         now: Nanos,
         budget: usize,
-        out: &mut VecDeque<Output<F>>,
+        out: &mut VecDeque<StackOutput<F>>,
     ) -> Option<Nanos> {
         self.fire_timers(now);
         self.time_wait.expire(now);
@@ -463,24 +460,22 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let waiting = batch.requests.len();
         self.data.submit(now, &mut batch);
         self.submitted += (waiting - batch.requests.len()) as u64;
-        let mut effects = core::mem::take(&mut self.effects);
-        self.data.poll(now, budget, &mut effects);
-        for effect in effects.drain(..) {
-            match effect {
-                Effect::Send(segment) => self.out.push_back(Output::Send(segment)),
-                Effect::Write(write) => self.out.push_back(Output::Write(write)),
-                Effect::Notify(context, progress) => {
-                    self.out.push_back(Output::Event(context, Event::Progress(progress)));
-                }
-                Effect::Control(packet, flow) => self.control(now, packet, flow),
+        let mut outputs = core::mem::take(&mut self.data_outputs);
+        self.data.poll(now, budget, &mut outputs);
+        for output in outputs.drain(..) {
+            match output {
+                Output::Send(segment) => self.out.push_back(Output::Send(segment)),
+                Output::Write(write) => self.out.push_back(Output::Write(write)),
+                Output::Notify(context, event) => self.notify(context, event),
+                Output::Control((packet, flow)) => self.control(now, packet, flow),
             }
         }
-        self.effects = effects;
+        self.data_outputs = outputs;
         self.read_statistics(now);
         let has_left = self.remove_leaving(now) | self.advance_takeovers(now);
         self.assign_slots(now);
         // Asked last: the control plane's commands above may have created work.
-        let data_next = self.data.poll(now, 0, &mut self.effects);
+        let data_next = self.data.poll(now, 0, &mut self.data_outputs);
         self.release_processes();
         out.append(&mut self.out);
         let is_busy = !self.packets.is_empty()
@@ -526,6 +521,6 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     fn notify(&mut self, context: ContextId, event: Event) {
-        self.out.push_back(Output::Event(context, event));
+        self.out.push_back(Output::Notify(context, event));
     }
 }

@@ -1,9 +1,9 @@
 //! What people are told about calls that the stack refuses, and connections that it resets: a program sees an errno, which does not
 //! say which limit it has met.
 
-use super::{Output, Stack};
+use super::{Action, Stack};
 use crate::context::{ContextId, Reason};
-use crate::datapath::{Datapath, FlowId};
+use crate::datapath::{Datapath, FlowId, Output};
 
 /// What a program wanted when it was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,7 +28,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             Reason::NotPermitted | Reason::Invalid | Reason::TooMany | Reason::NoRoom
         );
         if is_own || matches!(call, Call::TakeOver(_)) {
-            self.out.push_back(Output::Refused(from, call, reason));
+            self.out.push_back(Output::Control(Action::Refused(from, call, reason)));
         }
     }
 }

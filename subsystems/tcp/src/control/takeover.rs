@@ -12,9 +12,9 @@ use wave_core::clock::Nanos;
 
 use super::connection::Timer;
 use super::shares::Kind;
-use super::{Call, Output, Slot, Stack};
+use super::{Action, Call, Slot, Stack};
 use crate::context::{ContextId, Event, FILL_MAX, Filled, Progress, Reason, Sharing};
-use crate::datapath::{Datapath, FlowId, Ring};
+use crate::datapath::{Datapath, FlowId, Output, Ring};
 use crate::flow::moment::Moment;
 
 /// Limit of connections that wait to change owners.
@@ -419,13 +419,13 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return Ok(true);
         }
         self.takes[at].progress = Phase::Carried;
-        self.out.push_back(Output::CopyRings(RingCopy {
+        self.out.push_back(Output::Control(Action::CopyRings(RingCopy {
             flow,
             processes: [owner, context.process],
             from: [state.receiving.ring, state.sending.ring],
             to: [slot.receive, slot.send],
             bytes: [had.receive, had.send],
-        }));
+        })));
         Ok(true)
     }
 

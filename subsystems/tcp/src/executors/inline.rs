@@ -7,7 +7,7 @@ use core::marker::PhantomData;
 use wave_core::clock::Nanos;
 
 use super::Executor;
-use crate::datapath::{Effect, Established, FlowId, NoRoom, Path, Statistics, Tuple};
+use crate::datapath::{Established, FlowId, NoRoom, Output, Path, Statistics, Tuple};
 use crate::flextoe::Settings;
 use crate::flow::table::Flows;
 use crate::pipeline::{self, Outcome, Stamped};
@@ -51,11 +51,11 @@ impl<F: AsRef<[u8]>, R: Recovery> Executor<F> for Inline<F, R> {
         self.entry = Some(entry);
     }
 
-    fn pop(&mut self, _waits: bool, effects: &mut VecDeque<Effect<F>>) -> Option<Outcome> {
+    fn pop(&mut self, _waits: bool, outputs: &mut VecDeque<Output<F>>) -> Option<Outcome> {
         let entry = self.entry.take()?;
         let Flows { pre, protocol, post } = &mut self.flows;
         let routed =
-            match pipeline::pre(pre, &self.trace, entry, |effect| effects.push_back(effect)) {
+            match pipeline::pre(pre, &self.trace, entry, |output| outputs.push_back(output)) {
                 Ok(routed) => routed,
                 Err(outcome) => return Some(outcome),
             };
@@ -69,7 +69,7 @@ impl<F: AsRef<[u8]>, R: Recovery> Executor<F> for Inline<F, R> {
         });
         let entry = pre.entry(id).zip(post);
         let flow = entry.as_ref().map(|((tuple, pre), post)| (tuple, *pre, *post));
-        Some(pipeline::post(mac, &self.trace, flow, decided, |effect| effects.push_back(effect)))
+        Some(pipeline::post(mac, &self.trace, flow, decided, |output| outputs.push_back(output)))
     }
 
     fn install(

@@ -22,7 +22,7 @@ pub use virtual_time::{Shape, VirtualTime};
 use wave_core::clock::Nanos;
 
 use crate::datapath::{
-    EFFECTS_PER_STEP, Effect, Established, FlowId, NoRoom, Path, Statistics, Tuple,
+    Established, FlowId, NoRoom, OUTPUTS_PER_STEP, Output, Path, Statistics, Tuple,
 };
 use crate::pipeline::{Outcome, Stamped};
 
@@ -37,9 +37,9 @@ pub trait Executor<F> {
     /// Adds an entry; entries are numbered from 0 without gaps. There must be room.
     fn push(&mut self, entry: Stamped<F>);
 
-    /// Removes the next entry: appends its effects, at most [`EFFECTS_PER_STEP`], and returns its outcome. `None` if the entry
+    /// Removes the next entry: appends its effects, at most [`OUTPUTS_PER_STEP`], and returns its outcome. `None` if the entry
     /// is not done; with `waits`, only if nothing is in flight.
-    fn pop(&mut self, waits: bool, effects: &mut VecDeque<Effect<F>>) -> Option<Outcome>;
+    fn pop(&mut self, waits: bool, outputs: &mut VecDeque<Output<F>>) -> Option<Outcome>;
 
     /// Installs a flow. Nothing may be in flight.
     ///
@@ -87,8 +87,8 @@ impl<F, E: Executor<F> + ?Sized> Executor<F> for Box<E> {
         (**self).push(entry);
     }
 
-    fn pop(&mut self, waits: bool, effects: &mut VecDeque<Effect<F>>) -> Option<Outcome> {
-        (**self).pop(waits, effects)
+    fn pop(&mut self, waits: bool, outputs: &mut VecDeque<Output<F>>) -> Option<Outcome> {
+        (**self).pop(waits, outputs)
     }
 
     fn install(
@@ -133,29 +133,29 @@ impl<F, E: Executor<F> + ?Sized> Executor<F> for Box<E> {
 #[derive(Debug)]
 struct Built<F> {
     outcome: Outcome,
-    effects: Effects<F>,
+    outputs: Outputs<F>,
 }
 
 #[derive(Debug)]
-struct Effects<F>([Option<Effect<F>>; EFFECTS_PER_STEP]);
+struct Outputs<F>([Option<Output<F>>; OUTPUTS_PER_STEP]);
 
 impl<F> Default for Built<F> {
     fn default() -> Built<F> {
-        let effects = Effects([const { None }; EFFECTS_PER_STEP]);
-        Built { outcome: Outcome::default(), effects }
+        let outputs = Outputs([const { None }; OUTPUTS_PER_STEP]);
+        Built { outcome: Outcome::default(), outputs }
     }
 }
 
-impl<F> Effects<F> {
-    fn push(&mut self, effect: Effect<F>) {
+impl<F> Outputs<F> {
+    fn push(&mut self, output: Output<F>) {
         let place = self.0.iter_mut().find(|place| place.is_none());
-        *place.expect("an entry has at most EFFECTS_PER_STEP effects") = Some(effect);
+        *place.expect("an entry has at most EFFECTS_PER_STEP effects") = Some(output);
     }
 }
 
 impl<F> Built<F> {
-    fn leave(self, effects: &mut VecDeque<Effect<F>>) -> Outcome {
-        effects.extend(self.effects.0.into_iter().flatten());
+    fn leave(self, outputs: &mut VecDeque<Output<F>>) -> Outcome {
+        outputs.extend(self.outputs.0.into_iter().flatten());
         self.outcome
     }
 }

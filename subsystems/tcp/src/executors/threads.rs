@@ -20,7 +20,7 @@ use core::time::Duration;
 use wave_core::clock::Nanos;
 
 use super::{Built, Executor};
-use crate::datapath::{Effect, Established, FlowId, NoRoom, Path, Statistics, Tuple};
+use crate::datapath::{Established, FlowId, NoRoom, Output, Path, Statistics, Tuple};
 use crate::flextoe::Settings;
 use crate::flow::state::{Post, Pre, join, split};
 use crate::flow::table::{Partition, Protocols};
@@ -125,7 +125,7 @@ impl Shared {
             let mut built = Built::default();
             let table = self.pre.read().expect(PANICKED);
             let done =
-                pipeline::pre(&table, &self.trace, stamped, |effect| built.effects.push(effect));
+                pipeline::pre(&table, &self.trace, stamped, |output| built.outputs.push(output));
             drop(table);
             let is_sent = match done {
                 Ok(routed) => protocol.send((number, Some(routed))).is_ok(),
@@ -187,9 +187,9 @@ impl Shared {
             let flow = flow.map(|((tuple, pre), post)| (tuple, pre, post));
             let mut built = Built::default();
             let mac = self.settings.mac;
-            let effects = &mut built.effects;
+            let outputs = &mut built.outputs;
             built.outcome =
-                pipeline::post(mac, &self.trace, flow, decided, |effect| effects.push(effect));
+                pipeline::post(mac, &self.trace, flow, decided, |output| outputs.push(output));
             if caller.send((number, built)).is_err() {
                 return;
             }
@@ -236,11 +236,11 @@ impl<F, R: Recovery> Executor<F> for Threads<F, R> {
         assert!(self.to_pre[replica].send(entry).is_ok(), "a stage's thread has panicked");
     }
 
-    fn pop(&mut self, waits: bool, effects: &mut VecDeque<Effect<F>>) -> Option<Outcome> {
+    fn pop(&mut self, waits: bool, outputs: &mut VecDeque<Output<F>>) -> Option<Outcome> {
         loop {
             if let Some(built) = self.reorder.pop() {
                 self.in_flight -= 1;
-                return Some(built.leave(effects));
+                return Some(built.leave(outputs));
             }
             if self.in_flight == 0 {
                 return None;

@@ -8,7 +8,7 @@ use core::marker::PhantomData;
 use wave_core::clock::Nanos;
 
 use super::{Built, Executor};
-use crate::datapath::{Effect, Established, FlowId, NoRoom, Path, Statistics, Tuple};
+use crate::datapath::{Established, FlowId, NoRoom, Output, Path, Statistics, Tuple};
 use crate::flextoe::Settings;
 use crate::flow::state::Protocol;
 use crate::flow::table::Flows;
@@ -193,8 +193,8 @@ impl<F: AsRef<[u8]>, R: Recovery> VirtualTime<F, R> {
         self.overtaken += u64::from(number < self.latest);
         self.latest = self.latest.max(number);
         let mut built = Built::default();
-        let done = pipeline::pre(&self.flows.pre, &self.trace, stamped, |effect| {
-            built.effects.push(effect)
+        let done = pipeline::pre(&self.flows.pre, &self.trace, stamped, |output| {
+            built.outputs.push(output)
         });
         match done {
             Ok(routed) => self.before_protocol.insert(number, (number, routed)),
@@ -221,9 +221,9 @@ impl<F: AsRef<[u8]>, R: Recovery> VirtualTime<F, R> {
         let flow = entry.as_ref().map(|((tuple, pre), post)| (tuple, *pre, *post));
         let mut built = Built::default();
         let mac = self.settings.mac;
-        let effects = &mut built.effects;
+        let outputs = &mut built.outputs;
         built.outcome =
-            pipeline::post(mac, &self.trace, flow, decided, |effect| effects.push(effect));
+            pipeline::post(mac, &self.trace, flow, decided, |output| outputs.push(output));
         self.before_exit
             .insert(number, built)
             .expect("a number is within the pool and is used once");
@@ -246,11 +246,11 @@ impl<F: AsRef<[u8]>, R: Recovery> Executor<F> for VirtualTime<F, R> {
         self.begin_all();
     }
 
-    fn pop(&mut self, waits: bool, effects: &mut VecDeque<Effect<F>>) -> Option<Outcome> {
+    fn pop(&mut self, waits: bool, outputs: &mut VecDeque<Output<F>>) -> Option<Outcome> {
         loop {
             if let Some(built) = self.before_exit.pop() {
                 self.in_flight -= 1;
-                return Some(built.leave(effects));
+                return Some(built.leave(outputs));
             }
             if self.in_flight == 0 || !waits {
                 return None;

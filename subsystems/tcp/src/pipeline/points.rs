@@ -96,7 +96,7 @@ impl<F> Decided<F> {
 
     /// Traces the effects of the post stage, if enabled.
     #[cold]
-    pub(super) fn trace_effects(&self, trace: &Trace) {
+    pub(super) fn trace_outputs(&self, trace: &Trace) {
         let put = |point, values| trace.put(self.now, point, Some(self.flow), values);
         for (header, data) in self.segments.iter().flatten() {
             put(Point::Sent, [header.bytes.into(), data.segment_bytes.into()]);

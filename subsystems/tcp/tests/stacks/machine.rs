@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use wave_core::clock::Nanos;
 use wave_tcp::context::{ContextId, Event, Filled, Reason, Request, Sharing, Tail, Update};
-use wave_tcp::control::{Address, Bounds, Call, Ipv6Home, Output, Secrets, Stack};
-use wave_tcp::datapath::{FlowId, Packet, Payload, Ring, Segment, Ticket, Write};
+use wave_tcp::control::{Action, Address, Bounds, Call, Ipv6Home, Secrets, Stack};
+use wave_tcp::datapath::{FlowId, Output, Packet, Payload, Ring, Segment, Ticket, Write};
 use wave_tcp::executors::Inline;
 use wave_tcp::flextoe::{FlexToe, Settings};
 use wave_tcp::stages::recover::{Recovery, Sack};
@@ -299,17 +299,17 @@ impl<R: Recovery> Machine<R> {
             match output {
                 Output::Send(segment) => self.send(now, &segment),
                 Output::Write(write) => self.copy(now, &write),
-                Output::Event(CONTEXT, event) => self.hear(event),
-                Output::Event(context, event) => self.others.push((context, event)),
-                Output::CopyRings(carry) => {
-                    for ((from, to), bytes) in carry.from.iter().zip(carry.to).zip(carry.bytes) {
+                Output::Notify(CONTEXT, event) => self.hear(event),
+                Output::Notify(context, event) => self.others.push((context, event)),
+                Output::Control(Action::CopyRings(copy)) => {
+                    for ((from, to), bytes) in copy.from.iter().zip(copy.to).zip(copy.bytes) {
                         let (from, bytes) = (from.offset as usize, bytes as usize);
                         self.memory.copy_within(from..from + bytes, to.offset as usize);
                     }
-                    self.stack.rings_copied(now, carry.flow);
+                    self.stack.rings_copied(now, copy.flow);
                 }
-                Output::Released(process) => self.released.push(process),
-                Output::Refused(context, call, reason) => {
+                Output::Control(Action::Released(process)) => self.released.push(process),
+                Output::Control(Action::Refused(context, call, reason)) => {
                     self.refused.push((context.process, call, reason));
                 }
             }

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use wave_core::clock::Nanos;
 use wave_tcp::context::{ContextId, Event, Filled, Reason, Request, Sharing, Tail, Update};
-use wave_tcp::control::{Call, Owner, PayloadMemory, State};
-use wave_tcp::datapath::Ring;
+use wave_tcp::control::{Action, Call, Owner, PayloadMemory, State};
+use wave_tcp::datapath::{Output, Ring};
 use wave_tcp::packet::Flags;
 use wave_wires::Adversity;
 
@@ -75,7 +75,7 @@ fn ports_of_other_listeners_and_system_ports_are_refused() {
         let mut out = std::collections::VecDeque::new();
         peer.machine.stack.poll(now, 64, &mut out);
         let event = out.iter().find_map(|output| match output {
-            wave_tcp::control::Output::Event(context, event) if *context == other => Some(*event),
+            Output::Notify(context, event) if *context == other => Some(*event),
             _ => None,
         });
         assert_eq!(event, Some(expected));
@@ -111,8 +111,7 @@ fn ports_of_other_listeners_and_system_ports_are_refused() {
     peer.machine.stack.request(now, other, connect(80), 8_192_u64);
     let mut out = std::collections::VecDeque::new();
     peer.machine.stack.poll(now, 64, &mut out);
-    let in_use =
-        wave_tcp::control::Output::<wave_wires::Frame>::Event(other, failed(Reason::AddressInUse));
+    let in_use = Output::<wave_wires::Frame, Action>::Notify(other, failed(Reason::AddressInUse));
     assert_eq!(format!("{:?}", out.back()), format!("{:?}", Some(in_use)));
 }
 
@@ -139,9 +138,7 @@ fn only_its_own_process_learns_the_address_of_a_connecting_socket() {
     let mut out = std::collections::VecDeque::new();
     stack.poll(now, 64, &mut out);
     let told = out.iter().filter_map(|output| match output {
-        wave_tcp::control::Output::Event(context, event @ Event::Located { .. }) => {
-            Some((*context, *event))
-        }
+        Output::Notify(context, event @ Event::Located { .. }) => Some((*context, *event)),
         _ => None,
     });
     let local = SocketAddr::from(([10, 0, 0, 2], 5_000));
@@ -261,7 +258,7 @@ fn a_process_number_is_released_only_after_the_last_request_of_the_process() {
         stack.poll(peer.now, 0, &mut out);
     }
     let is_released = |out: &std::collections::VecDeque<_>| {
-        out.iter().any(|output| matches!(output, wave_tcp::control::Output::Released(_)))
+        out.iter().any(|output| matches!(output, Output::Control(Action::Released(_))))
     };
     assert!(!is_released(&out), "its request is still in the data path");
     for _ in 0..8 {
@@ -290,7 +287,7 @@ fn a_process_number_is_released_while_requests_of_others_keep_waiting() {
         stack.poll(peer.now, 64, &mut out);
     }
     let released = out.iter().filter_map(|output| match output {
-        wave_tcp::control::Output::Released(process) => Some(*process),
+        Output::Control(Action::Released(process)) => Some(*process),
         _ => None,
     });
     assert_eq!(released.collect::<Vec<_>>(), [CONTEXT.process + 1]);

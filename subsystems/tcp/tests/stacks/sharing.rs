@@ -3,8 +3,8 @@
 use std::net::{SocketAddr, SocketAddrV4};
 
 use wave_tcp::context::{ContextId, Event, Filled, Reason, Request, Sharing, Tail, Update};
-use wave_tcp::control::{Bounds, Output, Owner, Secrets, Stack, State};
-use wave_tcp::datapath::{FlowId, Ring};
+use wave_tcp::control::{Action, Bounds, Owner, Secrets, Stack, State};
+use wave_tcp::datapath::{FlowId, Output, Ring};
 use wave_tcp::flextoe::{FlexToe, Settings};
 use wave_tcp::packet::Flags;
 
@@ -296,8 +296,10 @@ fn a_port_is_shared_only_by_a_common_secret_or_by_so_reuseport_of_the_same_user(
         let mut out = std::collections::VecDeque::new();
         peer.machine.stack.poll(now, 64, &mut out);
         out.iter().find_map(|output| match output {
-            Output::Event(_, Event::NotListening { reason, .. }) => Some(*reason),
-            Output::Event(_, Event::Listening { .. }) | Output::Refused(..) => None,
+            Output::Notify(_, Event::NotListening { reason, .. }) => Some(*reason),
+            Output::Notify(_, Event::Listening { .. }) | Output::Control(Action::Refused(..)) => {
+                None
+            }
             other => panic!("{other:?}"),
         })
     };

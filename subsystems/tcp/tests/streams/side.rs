@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use rand::Rng;
 use rand_pcg::Pcg32;
 use wave_core::clock::Nanos;
-use wave_tcp::context::{ContextId, Filled, Progress, Tail, Update};
+use wave_tcp::context::{ContextId, Event, Filled, Progress, Tail, Update};
 use wave_tcp::datapath::{
-    Batch, Command, Datapath, Effect, Established, FlowId, Packet, Payload, Ring, Segment,
+    Batch, Command, Datapath, Established, FlowId, Output, Packet, Payload, Ring, Segment,
     Statistics, Ticket, Write,
 };
 use wave_tcp::packet::{Parsed, parse};
@@ -129,25 +129,26 @@ impl Side {
 
     /// Polls the data path, performs its effects (copies are done late and in random order), and returns the frames to send.
     pub fn step(&mut self, now: Nanos, rng: &mut Pcg32) -> Vec<Frame> {
-        let mut effects = VecDeque::new();
-        self.engine.poll(now, 32, &mut effects);
+        let mut outputs = VecDeque::new();
+        self.engine.poll(now, 32, &mut outputs);
         let mut out = Vec::new();
-        for effect in effects {
-            match effect {
-                Effect::Send(segment) => {
+        for output in outputs {
+            match output {
+                Output::Send(segment) => {
                     let frame = self.frame(&segment);
                     self.check(&frame);
                     out.push(frame);
                     self.tickets.extend(segment.ticket);
                 }
-                Effect::Write(write) => self.copies.push_back(write),
-                Effect::Notify(context, progress) => {
+                Output::Write(write) => self.copies.push_back(write),
+                Output::Notify(context, event) => {
+                    let Event::Progress(progress) = event else { panic!("{event:?}") };
                     assert_eq!(context, CONTEXT);
                     assert!(progress.received >= self.heard.received, "{progress:?}");
                     assert!(progress.acknowledged >= self.heard.acknowledged, "{progress:?}");
                     self.heard = progress;
                 }
-                Effect::Control(..) => panic!("no packet may go to the control plane here"),
+                Output::Control(..) => panic!("no packet may go to the control plane here"),
             }
         }
         while !self.copies.is_empty() && rng.random_bool(0.7) {

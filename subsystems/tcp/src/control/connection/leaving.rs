@@ -4,10 +4,10 @@ use wave_core::clock::Nanos;
 
 use super::super::shares::Kind;
 use super::super::time_wait::{TIME_WAIT_LASTS, TimeWaitEntry};
-use super::super::{CLOSED_PER_POLL, GoneProcess, Output, Stack};
+use super::super::{Action, CLOSED_PER_POLL, GoneProcess, Stack};
 use super::{Connection, FIN_WAIT, Leaving, ORPHAN_LASTS, ORPHANS_ONE_OF, Timer};
 use crate::context::{ContextId, Event, Filled, Reason, Tail, Update};
-use crate::datapath::{Command, Datapath, Established, Fin, FlowId};
+use crate::datapath::{Command, Datapath, Established, Fin, FlowId, Output};
 use crate::flow::moment::Moment;
 use crate::seq::seq_of;
 use crate::trace::Point;
@@ -218,7 +218,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             && before <= done
         {
             self.released.pop_front();
-            self.out.push_back(Output::Released(process));
+            self.out.push_back(Output::Control(Action::Released(process)));
         }
     }
 }

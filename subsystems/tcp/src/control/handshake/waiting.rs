@@ -6,10 +6,10 @@ use wave_core::clock::Nanos;
 
 use super::super::reply::{self, BareSegment};
 use super::super::shares::Kind;
-use super::super::{Listener, Output, Stack};
+use super::super::{Listener, Stack};
 use super::{ANSWERS_MAX, Opener};
 use crate::context::ContextId;
-use crate::datapath::{Datapath, FlowId, Packet};
+use crate::datapath::{Datapath, FlowId, Output, Packet};
 use crate::packet::{Flags, Options, TcpSegment};
 use crate::stages::receive::ANSWER_AFTER;
 

@@ -1,7 +1,8 @@
 //! The post stage: counts, and the effects of an entry.
 
 use super::{Decided, Outcome, SEND};
-use crate::datapath::{Effect, Payload, Segment, Ticket, Tuple, Write};
+use crate::context::Event;
+use crate::datapath::{Output, Payload, Segment, Ticket, Tuple, Write};
 use crate::flow::state::{Post, Pre};
 use crate::packet::{MacAddress, partial_checksum};
 use crate::stages::post;
@@ -20,10 +21,10 @@ pub fn post<F>(
     trace: &Trace,
     flow: Option<(&Tuple, &Pre, &Post)>,
     decided: Decided<F>,
-    mut out: impl FnMut(Effect<F>),
+    mut out: impl FnMut(Output<F>),
 ) -> Outcome {
     if trace.is_on() {
-        decided.trace_effects(trace);
+        decided.trace_outputs(trace);
     }
     let Decided { flow: id, segments, write, notify, process, outcome, .. } = decided;
     let Some((tuple, pre, post)) = flow else { return outcome };
@@ -32,7 +33,7 @@ pub fn post<F>(
             0 => Payload::None,
             bytes => Payload::Ring { process, ring: post.send, position: data.position, bytes },
         };
-        out(Effect::Send(Segment {
+        out(Output::Send(Segment {
             ticket: data.is_awaited.then_some(Ticket(SEND | u64::from(id.index))),
             head: post::head(mac, tuple, pre, &header),
             payload,
@@ -43,10 +44,10 @@ pub fn post<F>(
     if let Some((frame, position, bytes)) = write {
         // A placeholder: the queue of copies assigns the ticket.
         let ticket = Ticket(0);
-        out(Effect::Write(Write { ticket, process, ring: post.receive, position, frame, bytes }));
+        out(Output::Write(Write { ticket, process, ring: post.receive, position, frame, bytes }));
     }
     if let Some((context, progress)) = notify {
-        out(Effect::Notify(context, progress));
+        out(Output::Notify(context, Event::Progress(progress)));
     }
     outcome
 }
