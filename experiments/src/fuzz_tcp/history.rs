@@ -187,23 +187,23 @@ impl History {
     fn all(&mut self) -> Result<(), (Oracle, String)> {
         let is_over = |history: &History| history.is_over();
         let never = Nanos::MAX;
-        if !self.go_on(ENDS_WITHIN, never, is_over)? {
-            return Err(self.unended("a connection"));
+        if !self.run_until(ENDS_WITHIN, never, is_over)? {
+            return Err(self.unfinished("a connection"));
         }
-        self.old_syns()?;
-        self.go_on(FORGETS_WITHIN, never, |_| false)?;
+        self.check_old_syns()?;
+        self.run_until(FORGETS_WITHIN, never, |_| false)?;
         // Connections that an old SYN opened must have ended, too.
-        if !self.go_on(ENDS_WITHIN, never, is_over)? {
-            return Err(self.unended("a connection"));
+        if !self.run_until(ENDS_WITHIN, never, is_over)? {
+            return Err(self.unfinished("a connection"));
         }
-        self.go_on(FORGETS_WITHIN, never, |_| false)?;
+        self.run_until(FORGETS_WITHIN, never, |_| false)?;
         if self.both.iter().any(|machine| !machine.entries().is_empty()) {
-            return Err((Oracle::Empty, self.unended("an entry").1));
+            return Err((Oracle::Empty, self.unfinished("an entry").1));
         }
         Ok(())
     }
 
-    fn unended(&self, what: &str) -> (Oracle, String) {
+    fn unfinished(&self, what: &str) -> (Oracle, String) {
         let entries = self.both.each_ref().map(Machine::entries);
         let mut sockets = Vec::new();
         for socket in self.both.iter().flat_map(|machine| &machine.sockets) {
@@ -213,7 +213,7 @@ impl History {
     }
 
     /// Checks that old SYNs do not end connections in TIME-WAIT.
-    fn old_syns(&mut self) -> Result<(), (Oracle, String)> {
+    fn check_old_syns(&mut self) -> Result<(), (Oracle, String)> {
         let until = self.now + Nanos::from_millis(50);
         let closed = &self.both[1].closed;
         let mut remembered: Vec<Ends> = self.both[1].in_state(State::TimeWait);
@@ -221,7 +221,7 @@ impl History {
         for at in 0..self.both[0].syns.len() {
             self.both[0].replay(at);
         }
-        self.go_on(Nanos(u64::MAX), until, |_| false)?;
+        self.run_until(Nanos(u64::MAX), until, |_| false)?;
         let still = self.both[1].in_state(State::TimeWait);
         match remembered.iter().find(|ends| !still.contains(ends)) {
             None => Ok(()),
@@ -239,7 +239,7 @@ impl History {
     }
 
     /// Runs until `is_done`, for at most `most` and not past `until`. Returns whether it is done.
-    fn go_on(
+    fn run_until(
         &mut self,
         most: Nanos,
         until: Nanos,
@@ -249,7 +249,7 @@ impl History {
         while self.now < end {
             self.steps += 1;
             if self.steps > STEPS_MAX {
-                return Err(self.unended("the history"));
+                return Err(self.unfinished("the history"));
             }
             let now = self.now;
             let mut next = end.min(self.schedule());
@@ -379,7 +379,7 @@ impl History {
         let has_moved = (socket.wrote, socket.read, socket.is_finished, socket.is_eager)
             != (before.wrote, before.read, before.is_finished, before.is_eager);
         if has_moved {
-            machine.tell(now, at);
+            machine.report_progress(now, at);
         }
     }
 }

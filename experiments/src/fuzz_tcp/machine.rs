@@ -196,13 +196,13 @@ impl Machine {
         self.delivered.clear();
         for _ in 0..FRAMES_PER_STEP {
             let Some(frame) = self.wire.receive().expect("the wire is in memory") else { break };
-            self.hear(&frame);
+            self.on_frame(&frame);
             self.stack.receive(Packet { frame, checksum_is_good: false, segment_bytes: 0 });
         }
         let mut out = VecDeque::new();
         self.has_completed = false;
         let next = self.stack.poll(now, BUDGET, &mut out);
-        let mut told = 0;
+        let mut reported_losses = 0;
         for output in out {
             match output {
                 Output::Send(segment) => self.send(now, segment, rng),
@@ -215,12 +215,12 @@ impl Machine {
                     };
                     self.copies.push((now + Nanos(takes), write));
                 }
-                Output::Notify(_, event) => told += self.on_event(now, event, rng),
+                Output::Notify(_, event) => reported_losses += self.on_event(now, event, rng),
                 // No process forks in these histories.
                 Output::Control(_) => {}
             }
         }
-        self.check_losses(told);
+        self.check_losses(reported_losses);
         if self.is_prompt && next.is_none_or(|at| at > now) {
             // Copies take effect in the order in which they began, across all connections.
             let first = self.copies.iter().map(|(_, write)| write.ticket.0).min();
@@ -244,30 +244,31 @@ impl Machine {
 
     /// Checks that a cause is known for every loss that the engine detected, other than by a timeout: reported by the peer, or
     /// repaired by a tail loss probe.
-    fn check_losses(&mut self, mut told: u64) {
+    fn check_losses(&mut self, mut reported_losses: u64) {
         let counters = self.stack.data.counters();
         let (noticed, again) = (counters.fast_retransmits, counters.lost_retransmits);
         let (new, lost_again) = (noticed - self.fast_retransmits, again - self.lost_retransmits);
         (self.fast_retransmits, self.lost_retransmits) = (noticed, again);
-        told += self.watches.values().filter(|watch| watch.was_told_of_loss()).count() as u64;
-        if told > 0 {
+        reported_losses +=
+            self.watches.values().filter(|watch| watch.has_reported_loss()).count() as u64;
+        if reported_losses > 0 {
             // The blocks that report a loss also report that retransmitted bytes were lost.
-            told += lost_again;
+            reported_losses += lost_again;
         }
         let unspent = counters.tail_probes - self.probes_spent;
-        let repaired = new.saturating_sub(told).min(unspent);
+        let repaired = new.saturating_sub(reported_losses).min(unspent);
         self.probes_spent += repaired;
-        told += repaired;
-        if new > told && self.is_prompt {
+        reported_losses += repaired;
+        if new > reported_losses && self.is_prompt {
             let what = format!(
-                "{new} losses were detected, but only {told} were reported by the peer or repaired by probes"
+                "{new} losses were detected, but only {reported_losses} were reported by the peer or repaired by probes"
             );
             self.breaks(Oracle::FastRetransmit, what);
         }
         for socket in &self.sockets {
             let state = socket.flow.and_then(|flow| self.stack.data.inspect(flow));
             if let (Some(state), Some(watch)) = (state, self.watches.get_mut(&socket.ends)) {
-                watch.has_taken(state.sending.acknowledged);
+                watch.has_processed(state.sending.acknowledged);
             }
         }
     }
@@ -278,11 +279,11 @@ impl Machine {
         }
     }
 
-    fn hear(&mut self, frame: &Frame) {
+    fn on_frame(&mut self, frame: &Frame) {
         let Ok(Parsed::Tcp { segment, .. }) = parse(frame, false) else { return };
         let ends = (segment.destination_port, segment.source_port);
         if let Some(watch) = self.watches.get_mut(&ends) {
-            watch.hear(&segment);
+            watch.on_frame(&segment);
         }
         self.delivered.push((ends, segment));
     }
@@ -411,7 +412,7 @@ impl Machine {
             let Some(established) = machine.stack.data.inspect(flow) else { return };
             let mut watch = Watch::new(&established);
             for (_, segment) in machine.delivered.iter().filter(|(of, _)| *of == ends) {
-                watch.hear(segment);
+                watch.on_frame(segment);
             }
             machine.watches.insert(ends, watch);
         };
@@ -465,7 +466,7 @@ impl Machine {
         self.counts.ecn_connections += u64::from(watch.has_ecn());
         self.counts.echoes += watch.echoes;
         self.counts.reductions += watch.reductions;
-        u64::from(watch.was_told_of_loss())
+        u64::from(watch.has_reported_loss())
     }
 
     fn on_progress(&mut self, progress: Progress, soon: Nanos) {

@@ -33,7 +33,7 @@ pub struct Watch {
     /// Positions of the peer's FIN in valid frames.
     fins: Vec<u64>,
     /// Position of a FIN whose payload was copied with it.
-    fin_taken: Option<u64>,
+    fin_copied: Option<u64>,
     /// Right edge of our window and of the peer's.
     edge: u64,
     peer_edge: u64,
@@ -47,10 +47,10 @@ pub struct Watch {
     /// Whether both sides have selective acknowledgements.
     is_selective: bool,
     /// Highest position that the peer has reported behind a gap, and the highest acknowledgement that the engine has processed.
-    told_of: u64,
+    reported: u64,
     taken: u64,
     /// Stretches of the peer's stream that arrived, by their starts.
-    came: BTreeMap<u64, u64>,
+    arrived: BTreeMap<u64, u64>,
     /// Whether the window last advertised is closed.
     is_closed: bool,
     /// ECN as agreed in the handshake.
@@ -86,7 +86,7 @@ impl Watch {
             copied: 0,
             stretches: BTreeMap::new(),
             fins: Vec::new(),
-            fin_taken: None,
+            fin_copied: None,
             edge: receiving.edge,
             peer_edge: sending.edge,
             acknowledged: 0,
@@ -94,9 +94,9 @@ impl Watch {
             sendings: Vec::new(),
             duplicates: BTreeMap::new(),
             is_selective: established.is_selective,
-            told_of: 0,
+            reported: 0,
             taken: 0,
-            came: BTreeMap::new(),
+            arrived: BTreeMap::new(),
             is_closed: false,
             ecn: established.ecn,
             writes: VecDeque::new(),
@@ -114,7 +114,7 @@ impl Watch {
     }
 
     /// A frame with a valid checksum arrives.
-    pub fn hear(&mut self, segment: &TcpSegment) {
+    pub fn on_frame(&mut self, segment: &TcpSegment) {
         self.sendings.clear();
         if segment.flags.intersects(Flags::SYN | Flags::RST) {
             return;
@@ -126,7 +126,7 @@ impl Watch {
             if is_fin {
                 self.fins.push(start + bytes);
             }
-            let end = self.came.entry(start).or_default();
+            let end = self.arrived.entry(start).or_default();
             *end = (*end).max(start + bytes);
         }
         let Some(ack) = segment.ack else { return };
@@ -136,7 +136,7 @@ impl Watch {
         self.peer_edge = self.peer_edge.max(edge);
         for (_, behind) in segment.options.sack_blocks().iter().filter(|_| self.is_selective) {
             let end = behind.position(near.0, near.1).filter(|end| *end <= self.sent);
-            self.told_of = self.told_of.max(end.unwrap_or(0));
+            self.reported = self.reported.max(end.unwrap_or(0));
         }
         if ack > self.acknowledged && ack <= self.sent {
             self.acknowledged = ack;
@@ -149,7 +149,7 @@ impl Watch {
     pub fn copy(&mut self, position: u64, bytes: u64, fin: bool) {
         let end = position + bytes;
         if fin {
-            self.fin_taken = Some(end);
+            self.fin_copied = Some(end);
         }
         let known = self.stretches.entry(position).or_default();
         *known = (*known).max(end);
@@ -270,7 +270,7 @@ impl Watch {
             );
             return Err((Oracle::AckOfCopied, what));
         }
-        if self.fin_taken == Some(ack) {
+        if self.fin_copied == Some(ack) {
             let what = format!(
                 "the FIN at {ack} is not acknowledged, but the bytes that came with it are"
             );
@@ -302,7 +302,7 @@ impl Watch {
             let start = first.position(near.0, near.1);
             let Some((start, end)) = start.zip(behind.position(near.0, near.1)) else { continue };
             let mut there = start;
-            for (from, to) in &self.came {
+            for (from, to) in &self.arrived {
                 if *from <= there {
                     there = there.max(*to);
                 }
@@ -353,12 +353,12 @@ impl Watch {
     }
 
     /// Whether the peer reported a loss of bytes that the engine's processed acknowledgements have not passed.
-    pub fn was_told_of_loss(&self) -> bool {
-        self.told_of > self.taken || self.duplicates.values().any(|count| *count >= DUPLICATES)
+    pub fn has_reported_loss(&self) -> bool {
+        self.reported > self.taken || self.duplicates.values().any(|count| *count >= DUPLICATES)
     }
 
     /// The engine has processed acknowledgements up to this position.
-    pub fn has_taken(&mut self, acknowledged: u64) {
+    pub fn has_processed(&mut self, acknowledged: u64) {
         self.taken = acknowledged;
         self.duplicates = self.duplicates.split_off(&acknowledged);
     }

@@ -6,7 +6,7 @@ mod readiness;
 mod reports;
 mod rings;
 mod sharing;
-mod taking;
+mod takeover;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;

@@ -129,7 +129,7 @@ impl Process {
         if !is_again {
             self.written = 0;
         }
-        self.tell_sets(machine);
+        self.notify_sets(machine);
         self.wanted = call.result;
         let arguments = &call.arguments;
         let fd = arguments.first().and_then(number);

@@ -107,7 +107,7 @@ impl Machine {
         socket.read = position;
     }
 
-    pub fn tell(&mut self, now: Nanos, at: usize) {
+    pub fn report_progress(&mut self, now: Nanos, at: usize) {
         let ring_bytes = self.kind.ring_bytes;
         let Socket { flow, wrote, received, filled, .. } = &mut self.sockets[at];
         let Some(flow) = *flow else { return };
@@ -125,7 +125,7 @@ impl Machine {
     /// Closes a socket. Resets the connection if bytes are unread or still to come.
     pub fn close(&mut self, now: Nanos, at: usize) {
         self.sockets[at].is_finished = true;
-        self.tell(now, at);
+        self.report_progress(now, at);
         let socket = &mut self.sockets[at];
         socket.is_closed = true;
         socket.may_reset |= !(socket.peer_is_finished && socket.read == socket.received);

@@ -11,11 +11,11 @@ use wave_core::brain::Input;
 use wave_core::clock::Nanos;
 use wave_sched::wire::DECISION_RUN;
 
+use super::agent_inputs::{AgentInputs, Told, ToldPolicy};
 use super::books::{Books, Broken};
 use super::bounds::{Bounds, Excuses};
 use super::churn::Churn;
 use super::faults::{Fault, Kicks, Lying, scribble};
-use super::hearing::{Hearing, Told, ToldPolicy};
 use super::invariant::{Check, Host, Invariant};
 use super::plan::{EnclavePlan, Injection, Plan, RUN_MAX};
 use crate::agent::{Skew, policy_of};
@@ -111,7 +111,7 @@ struct Running {
     kicks: Rc<Kicks>,
     told: Arc<Mutex<Option<Broken>>>,
     plan: EnclavePlan,
-    hearing: Rc<RefCell<BTreeMap<u64, Hearing>>>,
+    inputs: Rc<RefCell<BTreeMap<u64, AgentInputs>>>,
     agents: Agents,
     /// Observers of all enclaves, because a stalled link affects all.
     everyone: Rc<RefCell<Vec<Rc<Watch>>>>,
@@ -168,9 +168,9 @@ impl Running {
         }));
         let (fate, clock) = (Rc::clone(&kicks), world.clone());
         enclave.set_kick_fate(Rc::new(move || fate.next(clock.now())));
-        let hearing: Rc<RefCell<BTreeMap<u64, Hearing>>> = Rc::default();
+        let inputs: Rc<RefCell<BTreeMap<u64, AgentInputs>>> = Rc::default();
         let agents: Agents = Rc::default();
-        let (heard, seen, known) = (Rc::clone(&hearing), Rc::clone(&watch), Rc::clone(&agents));
+        let (heard, seen, known) = (Rc::clone(&inputs), Rc::clone(&watch), Rc::clone(&agents));
         enclave.spy_on_agents(Rc::new(move |agent, input| {
             if let Input::Entry { context, entry } = input {
                 let result = heard.borrow_mut().entry(agent).or_default().on_entry(*context, entry);
@@ -189,7 +189,7 @@ impl Running {
             watch,
             kicks,
             told: Arc::default(),
-            hearing,
+            inputs,
             agents,
             bounds,
             overflows: Cell::new(0),
@@ -407,10 +407,7 @@ impl Running {
         add(Fault::LostKick, self.kicks.lost.get());
         add(Fault::LateKick, self.kicks.late.get());
         add(Fault::FullQueue, self.overflows.get());
-        add(
-            Fault::Reordered,
-            self.hearing.borrow().values().map(|hearing| hearing.reordered).sum(),
-        );
+        add(Fault::Reordered, self.inputs.borrow().values().map(|inputs| inputs.reordered).sum());
         faults
     }
 }

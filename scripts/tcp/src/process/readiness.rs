@@ -55,7 +55,7 @@ impl Default for Watched {
 
 impl Process {
     /// Updates the sets with the state of their descriptors.
-    pub(super) fn tell_sets(&mut self, machine: &mut Machine) {
+    pub(super) fn notify_sets(&mut self, machine: &mut Machine) {
         let context = &mut machine.context;
         for file in self.files.values_mut() {
             let mut events = EventFlags::empty();

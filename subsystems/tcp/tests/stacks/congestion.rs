@@ -74,9 +74,9 @@ fn stream(algorithm: Algorithm) -> Course {
     let mut received_before = 0;
     run(&mut both, &mut now, MINUTE, |both, now| {
         both[0].write(socket, &bytes);
-        both[0].tell(now, socket);
+        both[0].report_progress(now, socket);
         both[1].read(peer, usize::MAX);
-        both[1].tell(now, peer);
+        both[1].report_progress(now, peer);
         if now < begin {
             received_before = both[1].sockets[&peer].received;
             return false;
@@ -119,9 +119,9 @@ fn a_network_that_marks_every_packet_does_not_stop_a_connection() {
         run(&mut both, &mut now, MINUTE, |both, now| {
             let left = total - both[0].sockets[&socket].wrote.len();
             both[0].write(socket, &vec![7; left]);
-            both[0].tell(now, socket);
+            both[0].report_progress(now, socket);
             both[1].read(peer, usize::MAX);
-            both[1].tell(now, peer);
+            both[1].report_progress(now, peer);
             both[1].sockets[&peer].received == total as u64
         });
     }

@@ -40,7 +40,7 @@ fn a_connection_opens_carries_bytes_and_ends() {
     let (mut both, mut now, socket, peer) = connected();
     assert_eq!(states(&both[1]), [State::Listen, State::Established]);
     both[0].write(socket, b"GET /");
-    both[0].tell(now, socket);
+    both[0].report_progress(now, socket);
     run(&mut both, &mut now, MINUTE, |both, _| both[1].sockets[&peer].received == 5);
     both[1].read(peer, 100);
     assert_eq!(both[1].sockets[&peer].read, b"GET /");
@@ -107,7 +107,7 @@ fn an_address_without_a_host_is_unreachable() {
 fn closing_with_unread_bytes_resets() {
     let (mut both, mut now, socket, peer) = connected();
     both[0].write(socket, b"unread");
-    both[0].tell(now, socket);
+    both[0].report_progress(now, socket);
     run(&mut both, &mut now, MINUTE, |both, _| both[1].sockets[&peer].received == 6);
     both[1].close(now, peer);
     run(&mut both, &mut now, MINUTE, |both, _| {
@@ -127,16 +127,16 @@ fn a_window_that_stays_closed_is_probed_and_opens_again() {
     let mut wrote = 0;
     run(&mut both, &mut now, Nanos(100 * MINUTE.0), |both, at| {
         wrote += both[0].write(socket, &bytes[wrote..]);
-        both[0].tell(at, socket);
+        both[0].report_progress(at, socket);
         at > wait
     });
     assert!(both[0].stack.data.counters().probes > 20);
     assert_eq!(both[1].sockets[&peer].received, u64::from(RING));
     run(&mut both, &mut now, Nanos(10 * MINUTE.0), |both, at| {
         wrote += both[0].write(socket, &bytes[wrote..]);
-        both[0].tell(at, socket);
+        both[0].report_progress(at, socket);
         both[1].read(peer, 1000);
-        both[1].tell(at, peer);
+        both[1].report_progress(at, peer);
         both[1].sockets[&peer].read.len() == bytes.len()
     });
     assert_eq!(both[1].sockets[&peer].read, bytes);
@@ -149,7 +149,7 @@ fn a_connection_to_a_vanished_peer_times_out() {
     let (one, other) = Memory::pair(&Adversity { loss: 1.0, ..calm() });
     (both[0].wire, both[1].wire) = (one, other);
     both[0].write(socket, b"hello?");
-    both[0].tell(now, socket);
+    both[0].report_progress(now, socket);
     run(&mut both, &mut now, Nanos(40 * MINUTE.0), |both, _| both[0].sockets[&socket].is_over);
     assert_eq!(both[0].sockets[&socket].failed, Some(Reason::TimedOut));
     assert!(now > Nanos(10 * MINUTE.0), "given up after {now:?}");
@@ -165,7 +165,7 @@ fn connections_of_a_process_that_has_gone_are_closed() {
     let peers: Vec<u32> = both[1].accepted.drain(..).collect();
     // One of them has bytes that were never read.
     both[0].write(sockets[0], b"unread");
-    both[0].tell(now, sockets[0]);
+    both[0].report_progress(now, sockets[0]);
     run(&mut both, &mut now, MINUTE, |both, _| {
         peers.iter().any(|peer| both[1].sockets[peer].received == 6)
     });
@@ -267,7 +267,7 @@ fn storm(seed: u64, happens: &mut dyn FnMut(&mut [Machine; 2], Nanos)) -> u64 {
                 } else {
                     let state = machine.sockets.get_mut(&socket).unwrap();
                     state.is_finished = state.wrote.len() == total;
-                    machine.tell(at, socket);
+                    machine.report_progress(at, socket);
                 }
             }
         }
@@ -304,10 +304,10 @@ fn bytes_written_before_a_process_has_gone_are_sent_before_its_fin() {
     let (mut both, mut now, socket, peer) = connected();
     both[0].write(socket, &[1; 100]);
     for _ in 0..200 {
-        both[0].tell(now, socket);
+        both[0].report_progress(now, socket);
     }
     both[0].write(socket, &[1; 100]);
-    both[0].tell(now, socket);
+    both[0].report_progress(now, socket);
     both[0].step(now);
     both[0].stack.remove_process(CONTEXT.process);
     run(&mut both, &mut now, MINUTE, |both, _| both[1].sockets[&peer].peer_is_finished);
@@ -342,7 +342,7 @@ fn a_simultaneous_open_makes_one_connection() {
     });
     assert!(both.iter().all(|machine| states(machine) == [State::Established]));
     both[0].write(9, b"both");
-    both[0].tell(now, 9);
+    both[0].report_progress(now, 9);
     run(&mut both, &mut now, MINUTE, |both, _| both[1].sockets[&9].received == 4);
     assert!(both[0].stack.data.counters().in_segments < 20);
 }
@@ -351,13 +351,13 @@ fn a_simultaneous_open_makes_one_connection() {
 fn a_closed_window_does_not_keep_a_process_that_has_gone_from_being_released() {
     let (mut both, mut now, socket, peer) = connected();
     both[0].write(socket, &vec![1; RING as usize]);
-    both[0].tell(now, socket);
+    both[0].report_progress(now, socket);
     run(&mut both, &mut now, MINUTE, |both, _| {
         both[1].sockets[&peer].received == u64::from(RING)
             && both[0].sockets[&socket].acknowledged > 0
     });
     both[0].write(socket, &[1; 100]);
-    both[0].tell(now, socket);
+    both[0].report_progress(now, socket);
     both[0].step(now);
     both[0].stack.remove_process(CONTEXT.process);
     run(&mut both, &mut now, Nanos(30 * MINUTE.0), |both, _| !both[0].released.is_empty());
@@ -368,12 +368,12 @@ fn window_probes_do_not_reduce_the_congestion_window() {
     let (mut both, mut now, socket, peer) = connected();
     let all = vec![1; RING as usize];
     both[0].write(socket, &all);
-    both[0].tell(now, socket);
+    both[0].report_progress(now, socket);
     run(&mut both, &mut now, MINUTE, |both, _| {
         both[0].sockets[&socket].acknowledged == u64::from(RING)
     });
     both[0].write(socket, &all);
-    both[0].tell(now, socket);
+    both[0].report_progress(now, socket);
     let window = |both: &[Machine; 2]| {
         let mut window = None;
         both[0].stack.show(&mut |shown| window = shown.congestion);
@@ -384,7 +384,7 @@ fn window_probes_do_not_reduce_the_congestion_window() {
     assert!(both[0].stack.data.counters().probes > 3);
     assert_eq!(window(&both), before);
     both[1].read(peer, 1 << 20);
-    both[1].tell(now, peer);
+    both[1].report_progress(now, peer);
     run(&mut both, &mut now, MINUTE, |both, _| {
         both[1].sockets[&peer].received >= 2 * u64::from(RING)
     });

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
-use crate::peer::{Heard, ISN, PEER, Peer, SECOND, Sends};
+use crate::peer::{ISN, PEER, Peer, SECOND, Seen, Sends};
 use wave_core::clock::Nanos;
 use wave_tcp::context::{Request, Sharing};
 use wave_tcp::control::State;
@@ -35,13 +35,13 @@ fn waiting(peer: &Peer) -> usize {
 }
 
 /// The options of a segment that echoes the timestamp of `answer`, with timestamp 10.
-fn echoes(answer: &Heard) -> Vec<u8> {
+fn echoes(answer: &Seen) -> Vec<u8> {
     let (stamp, _) = answer.segment.options.timestamps.expect("timestamps");
     [&[1, 1, 8, 10, 0, 0, 0, 10][..], &stamp.to_be_bytes()].concat()
 }
 
 /// Sends a SYN with these options, and returns the answer.
-fn asks(peer: &mut Peer, options: &[u8]) -> Heard {
+fn asks(peer: &mut Peer, options: &[u8]) -> Seen {
     peer.send(Sends { ack: None, flags: Flags::SYN, options, ..peer.plain() });
     let [answer] = &peer.after(1)[..] else { panic!("one answer") };
     assert_eq!(answer.segment.flags, Flags::SYN | Flags::ACK);
@@ -101,10 +101,10 @@ fn options_survive_a_cookie_if_the_peer_has_timestamps() {
     assert_eq!(state.receiving.edge, u64::from(answer.segment.window));
     // Later timestamps are not older than the answer's.
     peer.write(b"hello");
-    let heard = peer.after(5);
-    let (later, _) = heard[0].segment.options.timestamps.expect("timestamps");
+    let seen = peer.after(5);
+    let (later, _) = seen[0].segment.options.timestamps.expect("timestamps");
     assert!(later.wrapping_sub(stamp) < 2_048, "{stamp} then {later}");
-    assert_eq!(heard[0].payload(), b"hello");
+    assert_eq!(seen[0].payload(), b"hello");
 }
 
 #[test]
@@ -160,9 +160,9 @@ fn data_may_follow_or_replace_the_bare_acknowledgement_of_a_cookie() {
 fn is_refused(peer: &mut Peer, sends: Sends<'_>) {
     let (port, ack, accepted) = (sends.source.port(), sends.ack, peer.machine.accepted.len());
     peer.send(sends);
-    let mut heard = peer.after(1);
-    heard.retain(|heard| heard.segment.destination_port == port);
-    let [reset] = &heard[..] else { panic!("{heard:?}") };
+    let mut seen = peer.after(1);
+    seen.retain(|seen| seen.segment.destination_port == port);
+    let [reset] = &seen[..] else { panic!("{seen:?}") };
     assert_eq!((reset.segment.flags, Some(reset.segment.seq)), (Flags::RST, ack));
     assert_eq!(peer.machine.accepted.len(), accepted);
 }
@@ -280,7 +280,7 @@ fn a_listener_that_shares_the_port_accepts_the_cookies_of_one_that_has_gone() {
 }
 
 /// A listener with one slot, all of whose handshakes are taken; the answer to the first of them.
-fn full_with_one_slot() -> (Peer, Heard) {
+fn full_with_one_slot() -> (Peer, Seen) {
     let mut peer = Peer::new();
     peer.machine.listen(Nanos(0), 80, 1);
     for port in 1..=KEPT as u16 {
@@ -291,7 +291,7 @@ fn full_with_one_slot() -> (Peer, Heard) {
 }
 
 /// The peer of the first handshake takes the only slot.
-fn takes_the_slot(peer: &mut Peer, first: &Heard) {
+fn takes_the_slot(peer: &mut Peer, first: &Seen) {
     let source = source(first.segment.destination_port);
     let ack = Some(first.segment.seq.plus(1));
     peer.send(Sends { source, seq: ISN.plus(1), ack, ..peer.plain() });
@@ -347,9 +347,9 @@ fn a_silent_peer_that_waits_for_a_slot_is_accepted_when_there_is_one() {
     let answer = asks(&mut peer, &[]);
     takes_the_slot(&mut peer, &first);
     peer.send(peer.plain());
-    let heard = peer.after(1_100);
-    let mine = |heard: &&Heard| heard.segment.destination_port == PEER.port();
-    let again = heard.iter().find(mine).expect("the SYN-ACK comes again");
+    let seen = peer.after(1_100);
+    let mine = |seen: &&Seen| seen.segment.destination_port == PEER.port();
+    let again = seen.iter().find(mine).expect("the SYN-ACK comes again");
     assert_eq!(again.segment.seq, answer.segment.seq);
     assert_eq!(again.segment.flags, Flags::SYN | Flags::ACK);
     peer.machine.slot(peer.now, 80);
@@ -366,9 +366,9 @@ fn a_cookie_is_accepted_after_a_retransmitted_syn_found_room() {
     let reset = Sends { ack: None, flags: Flags::RST, seq: ISN.plus(1), ..peer.plain() };
     peer.send(Sends { source: SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 77), 1), ..reset });
     peer.send(syn);
-    let heard = peer.after(1);
-    assert_eq!(heard.len(), 1);
-    assert_ne!(heard[0].segment.seq.plus(1), peer.ack);
+    let seen = peer.after(1);
+    assert_eq!(seen.len(), 1);
+    assert_ne!(seen[0].segment.seq.plus(1), peer.ack);
     opens(&mut peer, &[]);
     assert_eq!(waiting(&peer), KEPT - 1);
 }

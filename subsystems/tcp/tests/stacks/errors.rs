@@ -1,7 +1,7 @@
 //! Errors from the network: ICMP errors and path MTUs (RFC 9293, 3.9.1.8, 3.9.2; RFC 1191). Also: IP header fields chosen by
 //! hosts.
 
-use crate::peer::{Heard, MINUTE, Peer, SECOND};
+use crate::peer::{MINUTE, Peer, SECOND, Seen};
 use wave_core::clock::Nanos;
 use wave_tcp::context::{Reason, SocketOptions};
 use wave_tcp::control::State;
@@ -26,17 +26,17 @@ const SOFT: [(u8, u8, Reason); 8] = [
 ];
 
 /// A connection with segments in flight, and the first of them.
-fn sending() -> (Peer, Heard) {
+fn sending() -> (Peer, Seen) {
     let mut peer = Peer::accepted_with(&MSS_1460, 1500);
     peer.write(&[7; 2_920]);
-    let heard = peer.after(5).remove(0);
-    (peer, heard)
+    let seen = peer.after(5).remove(0);
+    (peer, seen)
 }
 
 const NONE: [usize; 0] = [];
 
-fn sizes(heard: &[Heard]) -> Vec<usize> {
-    heard.iter().map(|heard| heard.payload().len()).collect()
+fn sizes(seen: &[Seen]) -> Vec<usize> {
+    seen.iter().map(|seen| seen.payload().len()).collect()
 }
 
 #[test]
@@ -131,9 +131,9 @@ fn segments_shrink_to_a_routers_mtu_and_grow_again_later() {
     peer.after(5);
     // A larger MTU later changes nothing.
     peer.write(&[7; 2_000]);
-    let heard = peer.after(5);
-    assert_eq!(sizes(&heard), [960, 960, 80]);
-    peer.icmp(UNREACHABLE, TOO_BIG, 1_400, heard[0].quoted());
+    let seen = peer.after(5);
+    assert_eq!(sizes(&seen), [960, 960, 80]);
+    peer.icmp(UNREACHABLE, TOO_BIG, 1_400, seen[0].quoted());
     assert_eq!(sizes(&peer.after(5)), NONE);
     peer.acknowledge(1_920);
     peer.after(5);
@@ -156,9 +156,9 @@ fn an_error_without_an_mtu_reduces_segments_to_the_next_plateau() {
     expected.reverse();
     while let Some(mtu) = expected.pop() {
         peer.icmp(UNREACHABLE, TOO_BIG, 0, &quoted);
-        let heard = peer.after(5);
-        assert_eq!(heard[0].payload().len(), mtu - 40);
-        quoted = heard[0].quoted().to_vec();
+        let seen = peer.after(5);
+        assert_eq!(seen[0].payload().len(), mtu - 40);
+        quoted = seen[0].quoted().to_vec();
     }
 }
 
@@ -184,13 +184,10 @@ fn a_host_sets_differentiated_services() {
     peer.configure(SocketOptions { diffserv: 46, ..SocketOptions::default() });
     peer.write(b"data");
     peer.sends(b"data");
-    let heard = peer.after(100);
-    assert!(!heard.is_empty());
+    let seen = peer.after(100);
+    assert!(!seen.is_empty());
     // The peer has verified the headers' checksums.
-    assert!(
-        heard.iter().all(|heard| heard.service() == (46, 64)),
-        "both data and acknowledgements"
-    );
+    assert!(seen.iter().all(|seen| seen.service() == (46, 64)), "both data and acknowledgements");
     peer.configure(SocketOptions { diffserv: 64, ..SocketOptions::default() });
     peer.sends(b"data");
     assert_eq!(peer.after(100)[0].service().0, 46, "invalid options change nothing");
@@ -204,7 +201,7 @@ fn a_host_sets_the_hop_limit() {
     peer.after(5);
     peer.configure(SocketOptions { hop_limit: 3, ..SocketOptions::default() });
     peer.write(b"data");
-    let heard = peer.after(1_000);
-    assert!(heard.len() > 1);
-    assert!(heard.iter().all(|heard| heard.service() == (0, 3)));
+    let seen = peer.after(1_000);
+    assert!(seen.len() > 1);
+    assert!(seen.iter().all(|seen| seen.service() == (0, 3)));
 }

@@ -1,6 +1,6 @@
 //! Peers that do not answer: thresholds of retransmission, SYNs, keep-alives (RFC 9293, 3.8.3 and 3.8.4).
 
-use crate::peer::{Heard, MINUTE, MS, Peer, SECOND, Sends};
+use crate::peer::{MINUTE, MS, Peer, SECOND, Seen, Sends};
 use wave_core::clock::Nanos;
 use wave_tcp::context::{KeepAlive, Reason, SocketOptions};
 use wave_tcp::control::State;
@@ -77,8 +77,8 @@ fn a_host_sets_how_long_its_data_may_stay_unacknowledged() {
 fn an_unanswered_syn_causes_a_warning_and_then_a_timeout() {
     let (mut peer, _) = Peer::connecting(0);
     let asked = peer.asked;
-    let heard = peer.until(Nanos(10 * SECOND.0), Nanos(10 * MS.0));
-    assert_eq!(heard.len(), 3, "after 1, 3 and 7 seconds");
+    let seen = peer.until(Nanos(10 * SECOND.0), Nanos(10 * MS.0));
+    assert_eq!(seen.len(), 3, "after 1, 3 and 7 seconds");
     assert_eq!(peer.warnings(), [Reason::TimedOut]);
     assert!(peer.asked > asked, "the next hop is resolved again");
     peer.until(HOUR, SECOND);
@@ -89,9 +89,9 @@ fn an_unanswered_syn_causes_a_warning_and_then_a_timeout() {
 #[test]
 fn a_syn_is_retransmitted_for_at_least_three_minutes() {
     let (mut peer, first) = Peer::connecting(0);
-    let heard = peer.until(HOUR, Nanos(100 * MS.0));
-    assert!(heard.iter().all(|heard| heard.segment.seq == first.segment.seq));
-    let last = heard.last().unwrap();
+    let seen = peer.until(HOUR, Nanos(100 * MS.0));
+    assert!(seen.iter().all(|seen| seen.segment.seq == first.segment.seq));
+    let last = seen.last().unwrap();
     assert!(last.at.since(first.at) >= seconds(180), "{:?}", last.at.since(first.at));
     assert!(last.at.since(first.at) < seconds(300));
     assert_eq!(failed(&peer), Some(Reason::TimedOut));
@@ -104,8 +104,8 @@ fn segments_follow_a_next_hop_that_has_moved() {
     let moved = [6, 6, 6, 6, 6, 6];
     assert_eq!(peer.after(100)[0].bytes[..6], peer.mac);
     peer.mac = moved;
-    let heard = peer.until(MINUTE, Nanos(10 * MS.0));
-    assert_eq!(heard.last().unwrap().bytes[..6], moved);
+    let seen = peer.until(MINUTE, Nanos(10 * MS.0));
+    assert_eq!(seen.last().unwrap().bytes[..6], moved);
     // A forged ARP reply has no immediate effect while the peer answers.
     peer.acknowledge(6);
     peer.after(5);
@@ -124,11 +124,11 @@ fn segments_follow_a_next_hop_that_has_moved() {
 }
 
 /// Whether all segments are keep-alive probes: empty, with the sequence number before the next.
-fn are_questions(peer: &Peer, heard: &[Heard]) -> bool {
-    heard.iter().all(|heard| {
-        heard.segment.seq == peer.ack.minus(1)
-            && heard.payload().is_empty()
-            && heard.segment.flags == Flags::ACK
+fn are_questions(peer: &Peer, seen: &[Seen]) -> bool {
+    seen.iter().all(|seen| {
+        seen.segment.seq == peer.ack.minus(1)
+            && seen.payload().is_empty()
+            && seen.segment.flags == Flags::ACK
     })
 }
 
@@ -148,9 +148,9 @@ fn keep_alives_are_off_by_default() {
 fn a_host_turns_keep_alives_on_and_off_for_one_connection() {
     let mut peer = Peer::accepted();
     peer.configure(keep_alive(60, 10, 3));
-    let heard = peer.until(seconds(65), Nanos(100 * MS.0));
-    assert_eq!(heard.len(), 1);
-    assert!(are_questions(&peer, &heard));
+    let seen = peer.until(seconds(65), Nanos(100 * MS.0));
+    assert_eq!(seen.len(), 1);
+    assert!(are_questions(&peer, &seen));
     peer.send(peer.plain());
     peer.configure(SocketOptions::default());
     assert!(peer.until(HOUR, SECOND).is_empty());
@@ -175,9 +175,9 @@ fn keep_alives_are_sent_only_if_nothing_was_received_and_nothing_is_in_flight() 
     // Data in flight is retransmitted instead of a probe.
     peer.until(seconds(30), Nanos(100 * MS.0));
     peer.write(b"lost");
-    let heard = peer.until(Nanos(5 * MINUTE.0), Nanos(100 * MS.0));
-    assert!(!heard.is_empty());
-    assert!(heard.iter().all(|heard| heard.payload() == b"lost"), "no keep-alive probe");
+    let seen = peer.until(Nanos(5 * MINUTE.0), Nanos(100 * MS.0));
+    assert!(!seen.is_empty());
+    assert!(seen.iter().all(|seen| seen.payload() == b"lost"), "no keep-alive probe");
 }
 
 #[test]
@@ -186,9 +186,9 @@ fn a_host_sets_the_idle_time_before_keep_alives() {
         let mut peer = Peer::accepted();
         let from = peer.now;
         peer.configure(keep_alive(idle, 10, 9));
-        let heard = peer.until(seconds(idle + 5), Nanos(100 * MS.0));
-        assert_eq!(heard.len(), 1, "{idle} s");
-        assert!(heard[0].at.since(from) + SECOND >= seconds(idle));
+        let seen = peer.until(seconds(idle + 5), Nanos(100 * MS.0));
+        assert_eq!(seen.len(), 1, "{idle} s");
+        assert!(seen[0].at.since(from) + SECOND >= seconds(idle));
     }
 }
 
@@ -208,9 +208,9 @@ fn one_unanswered_keep_alive_does_not_end_a_connection() {
     peer.configure(keep_alive(60, 10, 0));
     for _ in 0..10 {
         // The first probe, or its answer, is lost.
-        let heard = peer.until(seconds(75), Nanos(100 * MS.0));
-        assert_eq!(heard.len(), 2);
-        assert!(are_questions(&peer, &heard));
+        let seen = peer.until(seconds(75), Nanos(100 * MS.0));
+        assert_eq!(seen.len(), 2);
+        assert!(are_questions(&peer, &seen));
         peer.send(peer.plain());
         peer.after(5);
     }
@@ -229,9 +229,9 @@ fn the_congestion_window_restarts_after_an_idle_period() {
         let mut left = 8_000;
         // For less than a timeout, after which the window would restart.
         for _ in 0..30 {
-            for heard in peer.after(5) {
-                left -= heard.payload().len() as u32;
-                peer.acknowledge(heard.payload().len() as u32);
+            for seen in peer.after(5) {
+                left -= seen.payload().len() as u32;
+                peer.acknowledge(seen.payload().len() as u32);
             }
         }
         assert_eq!(left, 0);

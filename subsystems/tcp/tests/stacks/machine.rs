@@ -253,7 +253,7 @@ impl<R: Recovery> Machine<R> {
         }
     }
 
-    pub fn tell(&mut self, now: Nanos, socket: u32) {
+    pub fn report_progress(&mut self, now: Nanos, socket: u32) {
         let state = &self.sockets[&socket];
         let Some(flow) = state.flow else { return };
         let update = Update {
@@ -272,7 +272,7 @@ impl<R: Recovery> Machine<R> {
 
     pub fn close(&mut self, now: Nanos, socket: u32) {
         self.sockets.get_mut(&socket).unwrap().is_finished = true;
-        self.tell(now, socket);
+        self.report_progress(now, socket);
         let state = self.sockets.get_mut(&socket).unwrap();
         state.is_closed = true;
         if let Some(flow) = state.flow {
@@ -299,7 +299,7 @@ impl<R: Recovery> Machine<R> {
             match output {
                 Output::Send(segment) => self.send(now, &segment),
                 Output::Write(write) => self.copy(now, &write),
-                Output::Notify(CONTEXT, event) => self.hear(event),
+                Output::Notify(CONTEXT, event) => self.on_event(event),
                 Output::Notify(context, event) => self.others.push((context, event)),
                 Output::Control(Action::CopyRings(copy)) => {
                     for ((from, to), bytes) in copy.from.iter().zip(copy.to).zip(copy.bytes) {
@@ -348,7 +348,7 @@ impl<R: Recovery> Machine<R> {
         }
     }
 
-    fn hear(&mut self, event: Event) {
+    fn on_event(&mut self, event: Event) {
         self.events.push(event);
         match event {
             Event::Progress(progress) => {

@@ -17,5 +17,5 @@ mod recovery;
 mod sending;
 mod sharing;
 mod strangers;
-mod taking;
+mod takeover;
 mod windows;

@@ -112,8 +112,8 @@ fn a_second_listener_does_not_affect_existing_connections() {
     // The first listener still accepts.
     let source = SocketAddrV4::new(*PEER.ip(), 5001);
     peer.send(Sends { source, seq: ISN, ack: None, flags: Flags::SYN, ..peer.plain() });
-    let heard = peer.after(5);
-    assert_eq!(heard[0].segment.flags, Flags::SYN | Flags::ACK);
+    let seen = peer.after(5);
+    assert_eq!(seen[0].segment.flags, Flags::SYN | Flags::ACK);
 }
 
 #[test]
@@ -163,14 +163,14 @@ fn a_connection_without_a_local_address_uses_the_agents() {
 fn all_segments_of_a_connection_have_the_same_local_address() {
     let mut peer = Peer::accepted();
     peer.write(&[7; 2_000]);
-    let mut heard = peer.after(3_000);
+    let mut seen = peer.after(3_000);
     peer.sends(b"data");
-    heard.extend(peer.after(100));
+    seen.extend(peer.after(100));
     let (now, socket) = (peer.now, peer.socket);
     peer.machine.close(now, socket);
-    heard.extend(peer.after(100));
-    assert!(heard.len() > 4);
-    for one in heard {
+    seen.extend(peer.after(100));
+    assert!(seen.len() > 4);
+    for one in seen {
         assert_eq!((one.source(), one.segment.source_port), (*OURS.ip(), OURS.port()));
     }
 }
@@ -244,8 +244,8 @@ fn an_honest_peer_connects_through_a_flood_of_syns() {
     };
     flood(&mut peer, 1..800);
     peer.send(Sends { ack: None, flags: Flags::SYN, ..peer.plain() });
-    let heard = peer.after(2);
-    let syn = heard.iter().find(|heard| heard.segment.destination_port == PEER.port());
+    let seen = peer.after(2);
+    let syn = seen.iter().find(|seen| seen.segment.destination_port == PEER.port());
     let syn = syn.expect("the SYN is answered at once");
     (peer.seq, peer.ack) = (peer.seq.plus(1), syn.segment.seq.plus(1));
     flood(&mut peer, 800..1_600);

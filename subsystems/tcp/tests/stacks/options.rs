@@ -1,6 +1,6 @@
 //! Checksums and options of segments, and of the datagrams that carry them (RFC 9293, 3.1, 3.2, 3.7.1, 3.9.2).
 
-use crate::peer::{Heard, Peer, Sends};
+use crate::peer::{Peer, Seen, Sends};
 use wave_core::clock::Nanos;
 use wave_tcp::control::State;
 use wave_tcp::packet::{Cause, Flags};
@@ -14,13 +14,13 @@ fn sizes(options: &[u8], mtu: u16, bytes: usize) -> Vec<usize> {
     // The peer acknowledges nothing, because its segments would lack timestamps if they were agreed on: only the first flight
     // counts.
     peer.write(&vec![7; bytes]);
-    peer.after(5).iter().map(|heard| heard.payload().len()).filter(|bytes| *bytes > 0).collect()
+    peer.after(5).iter().map(|seen| seen.payload().len()).filter(|bytes| *bytes > 0).collect()
 }
 
 /// Kinds of the options in a segment. Checks that each except padding has a valid length.
-fn kinds(heard: &Heard) -> Vec<u8> {
+fn kinds(seen: &Seen) -> Vec<u8> {
     let mut kinds = Vec::new();
-    let mut left = heard.options();
+    let mut left = seen.options();
     loop {
         match *left {
             [] => return kinds,
@@ -40,7 +40,7 @@ fn kinds(heard: &Heard) -> Vec<u8> {
 }
 
 /// At least one segment of each kind that a stack sends: SYN, SYN-ACK, data, acknowledgement, FIN, reset.
-fn all_segments() -> Vec<Heard> {
+fn all_segments() -> Vec<Seen> {
     let (mut peer, syn) = Peer::connecting(0);
     let mut all = vec![syn];
     // Window scale and timestamps.
@@ -60,7 +60,7 @@ fn all_segments() -> Vec<Heard> {
     peer.send(Sends { destination: "10.0.0.2:9".parse().unwrap(), ..peer.plain() });
     all.extend(peer.after(5));
     for flags in [Flags::SYN, Flags::SYN | Flags::ACK, Flags::FIN, Flags::RST, Flags::PSH] {
-        assert!(all.iter().any(|heard| heard.has(flags)), "no {flags:?}");
+        assert!(all.iter().any(|seen| seen.has(flags)), "no {flags:?}");
     }
     all
 }
@@ -146,8 +146,8 @@ fn options_have_lengths_and_their_padding_is_zero() {
 
 #[test]
 fn the_mss_option_is_in_every_syn_and_in_no_other_segment() {
-    for heard in all_segments() {
-        assert_eq!(kinds(&heard).contains(&2), heard.has(Flags::SYN), "{:?}", heard.segment);
+    for seen in all_segments() {
+        assert_eq!(kinds(&seen).contains(&2), seen.has(Flags::SYN), "{:?}", seen.segment);
     }
 }
 
@@ -156,8 +156,8 @@ fn the_advertised_mss_is_the_mtu_minus_headers() {
     for mtu in [576, 1500, 9000] {
         let mut peer = Peer::over(mtu);
         peer.machine.listen(Nanos(0), 80, 1);
-        let heard = peer.open(&[]);
-        assert_eq!(heard[0].segment.options.mss, Some(mtu - 40));
+        let seen = peer.open(&[]);
+        assert_eq!(seen[0].segment.options.mss, Some(mtu - 40));
     }
 }
 
@@ -188,7 +188,7 @@ fn segment_sizes_respect_the_peers_mss_and_the_mtu() {
     peer.after(5);
     peer.socket = peer.machine.accepted.pop_front().unwrap();
     peer.write(&[7; 1_976]);
-    let sizes: Vec<usize> = peer.after(5).iter().map(|heard| heard.payload().len()).collect();
+    let sizes: Vec<usize> = peer.after(5).iter().map(|seen| seen.payload().len()).collect();
     assert_eq!(sizes, [988; 2]);
 }
 
@@ -208,6 +208,6 @@ fn ip_options_are_ignored() {
         let answers = peer.after(100);
         assert_eq!(peer.received(), before + 4, "{options:?}");
         assert!(!answers.is_empty());
-        assert!(answers.iter().all(|heard| heard.bytes[14] == 0x45), "no IP options are sent");
+        assert!(answers.iter().all(|seen| seen.bytes[14] == 0x45), "no IP options are sent");
     }
 }

@@ -31,13 +31,13 @@ const TCP_AT: usize = ETHERNET_BYTES + IPV4_BYTES;
 
 /// A segment that the stack sent.
 #[derive(Clone, Debug)]
-pub struct Heard {
+pub struct Seen {
     pub at: Nanos,
     pub segment: TcpSegment,
     pub bytes: Vec<u8>,
 }
 
-impl Heard {
+impl Seen {
     pub fn payload(&self) -> &[u8] {
         &self.bytes[self.segment.payload.clone()]
     }
@@ -163,24 +163,24 @@ impl Peer {
     }
 
     /// Opens a connection from the peer, with these options in its SYN. Returns the stack's segments.
-    pub fn open(&mut self, options: &[u8]) -> Vec<Heard> {
+    pub fn open(&mut self, options: &[u8]) -> Vec<Seen> {
         self.send(Sends { ack: None, flags: Flags::SYN, options, ..self.plain() });
-        let heard = self.after(5);
-        let [syn] = &heard[..] else { panic!("{heard:?}") };
+        let seen = self.after(5);
+        let [syn] = &seen[..] else { panic!("{seen:?}") };
         assert_eq!(syn.segment.flags, Flags::SYN | Flags::ACK);
         (self.seq, self.ack) = (self.seq.plus(1), syn.segment.seq.plus(1));
         self.send(self.plain());
         self.after(5);
         self.socket = self.machine.accepted.pop_front().expect("the connection is accepted");
-        heard
+        seen
     }
 
     /// A stack that connects to the peer, from this port or any (0), and its SYN.
-    pub fn connecting(local_port: u16) -> (Peer, Heard) {
+    pub fn connecting(local_port: u16) -> (Peer, Seen) {
         let mut peer = Peer::new();
         peer.connect(local_port);
-        let heard = peer.after(5);
-        let [syn] = &heard[..] else { panic!("{heard:?}") };
+        let seen = peer.after(5);
+        let [syn] = &seen[..] else { panic!("{seen:?}") };
         assert_eq!((syn.segment.flags, syn.segment.ack), (Flags::SYN, None));
         let port = syn.segment.source_port;
         peer.ours = SocketAddrV4::new(*OURS.ip(), port);
@@ -276,9 +276,9 @@ impl Peer {
     }
 
     /// Runs the stack for `time`, and returns the segments that it sends. ARP requests are answered.
-    pub fn until(&mut self, time: Nanos, step: Nanos) -> Vec<Heard> {
+    pub fn until(&mut self, time: Nanos, step: Nanos) -> Vec<Seen> {
         let end = self.now + time;
-        let mut heard = Vec::new();
+        let mut seen = Vec::new();
         while self.now < end {
             // Several polls, so that segments that a command asks for are sent at the same time.
             for _ in 0..4 {
@@ -289,7 +289,7 @@ impl Peer {
                         Ok(Parsed::Tcp { segment, .. }) => {
                             let bytes = frame.to_vec();
                             assert_checksums(&bytes);
-                            heard.push(Heard { at: self.now, segment, bytes });
+                            seen.push(Seen { at: self.now, segment, bytes });
                         }
                         Ok(Parsed::Arp(_, arp)) => self.on_arp(&arp),
                         other => panic!("the stack sent {other:?}"),
@@ -298,10 +298,10 @@ impl Peer {
             }
             self.now = self.now + step;
         }
-        heard
+        seen
     }
 
-    pub fn after(&mut self, milliseconds: u64) -> Vec<Heard> {
+    pub fn after(&mut self, milliseconds: u64) -> Vec<Seen> {
         self.until(Nanos::from_millis(milliseconds), MS)
     }
 
@@ -317,7 +317,7 @@ impl Peer {
 
     pub fn write(&mut self, bytes: &[u8]) {
         assert_eq!(self.machine.write(self.socket, bytes), bytes.len());
-        self.machine.tell(self.now, self.socket);
+        self.machine.report_progress(self.now, self.socket);
     }
 
     /// Sets TCP_NODELAY for the program.

@@ -70,7 +70,7 @@ fn ports_of_other_listeners_and_system_ports_are_refused() {
     let other = ContextId { process: CONTEXT.process + 1, context: 0 };
     let owner = Owner { program: 2, user: 2, has_system_ports: false };
     peer.machine.stack.add_process(other.process, owner);
-    let mut heard = |request, expected| {
+    let mut expect_event = |request, expected| {
         peer.machine.stack.request(now, other, request, 8_192_u64);
         let mut out = std::collections::VecDeque::new();
         peer.machine.stack.poll(now, 64, &mut out);
@@ -98,13 +98,13 @@ fn ports_of_other_listeners_and_system_ports_are_refused() {
         sharing: Sharing::default(),
     };
     let failed = |reason| Event::Failed { socket: 7, reason };
-    heard(connect(1_023), failed(Reason::NotPermitted));
+    expect_event(connect(1_023), failed(Reason::NotPermitted));
     let reason = Reason::NotPermitted;
-    heard(listen(1_023), Event::NotListening { listener: 3, reason });
+    expect_event(listen(1_023), Event::NotListening { listener: 3, reason });
     let reason = Reason::AddressInUse;
-    heard(listen(80), Event::NotListening { listener: 3, reason });
+    expect_event(listen(80), Event::NotListening { listener: 3, reason });
     let local = SocketAddr::from(([10, 0, 0, 2], 1_024));
-    heard(listen(1_024), Event::Listening { listener: 3, local });
+    expect_event(listen(1_024), Event::Listening { listener: 3, local });
     // With the right to system ports, port 80 is still refused: another program listens there.
     let owner = Owner { has_system_ports: true, ..owner };
     peer.machine.stack.add_process(other.process, owner);
@@ -137,12 +137,12 @@ fn only_its_own_process_learns_the_address_of_a_connecting_socket() {
     }
     let mut out = std::collections::VecDeque::new();
     stack.poll(now, 64, &mut out);
-    let told = out.iter().filter_map(|output| match output {
+    let notified = out.iter().filter_map(|output| match output {
         Output::Notify(context, event @ Event::Located { .. }) => Some((*context, *event)),
         _ => None,
     });
     let local = SocketAddr::from(([10, 0, 0, 2], 5_000));
-    assert_eq!(told.collect::<Vec<_>>(), [(CONTEXT, Event::Located { socket: 7, local })]);
+    assert_eq!(notified.collect::<Vec<_>>(), [(CONTEXT, Event::Located { socket: 7, local })]);
 }
 
 #[test]
@@ -169,8 +169,8 @@ fn claiming_missing_memory_resets_the_connection() {
     let more = Filled { receive: 0, send: 8_192 };
     peer.machine.stack.request(now, CONTEXT, update(more), &mut Part(4_096));
     assert_eq!(peer.machine.stack.counters().without_memory, 1);
-    let heard = peer.after(10);
-    assert!(heard.iter().any(|heard| heard.has(Flags::RST)));
+    let seen = peer.after(10);
+    assert!(seen.iter().any(|seen| seen.has(Flags::RST)));
     let failed = peer
         .machine
         .events
@@ -212,8 +212,8 @@ fn a_connection_of_a_gone_program_ends_even_if_its_peer_acknowledges_now_and_the
     let start = peer.now;
     let step = Nanos(50 * MS.0);
     loop {
-        let heard = peer.until(SECOND, step);
-        if heard.iter().any(|heard| heard.has(Flags::RST)) {
+        let seen = peer.until(SECOND, step);
+        if seen.iter().any(|seen| seen.has(Flags::RST)) {
             break;
         }
         peer.acknowledge(1);
@@ -239,7 +239,7 @@ fn a_held_connection_that_nobody_wants_ends_while_the_connections_of_its_process
     stack.poll(peer.now, 0, &mut std::collections::VecDeque::new());
     stack.release_hold(flow);
     let sent = peer.after(50);
-    assert!(sent.iter().any(|heard| heard.has(Flags::FIN)), "{sent:?}");
+    assert!(sent.iter().any(|seen| seen.has(Flags::FIN)), "{sent:?}");
 }
 
 /// Otherwise the request would be attributed to the next process with the same number.

@@ -26,9 +26,9 @@ fn transfer<R: Recovery>(adversity: &Adversity, time: Nanos) -> u64 {
     let bytes = vec![7; RING as usize];
     run(&mut both, &mut now, time + MINUTE, |both, now| {
         both[0].write(socket, &bytes);
-        both[0].tell(now, socket);
+        both[0].report_progress(now, socket);
         both[1].read(peer, usize::MAX);
-        both[1].tell(now, peer);
+        both[1].report_progress(now, peer);
         now >= end
     });
     both[1].sockets[&peer].received
@@ -61,9 +61,9 @@ fn a_loss_halves_the_window_once_until_recovery_ends() {
     let (mut before, mut recovering, mut losses) = ((0, 0, 0, 0), None, 0);
     run(&mut both, &mut now, MINUTE, |both, now| {
         both[0].write(socket, &bytes);
-        both[0].tell(now, socket);
+        both[0].report_progress(now, socket);
         both[1].read(peer, usize::MAX);
-        both[1].tell(now, peer);
+        both[1].report_progress(now, peer);
         let mut window = 0;
         both[0].stack.show(&mut |shown| window = shown.congestion.map_or(window, |it| it.0));
         let sending = both[0].stack.data.inspect(flow).unwrap().sending;
@@ -130,6 +130,6 @@ fn a_peer_that_reneges_neither_keeps_the_agent_busy_nor_stops_the_retransmission
     let now = peer.now;
     let next = (0..8).map(|_| peer.machine.step(now)).last().flatten();
     assert!(next.is_some_and(|at| at > now), "{next:?}");
-    let heard = peer.after(3_000);
-    assert!(heard.iter().any(|heard| heard.segment.seq == peer.ack), "it is retransmitted");
+    let seen = peer.after(3_000);
+    assert!(seen.iter().any(|seen| seen.segment.seq == peer.ack), "it is retransmitted");
 }

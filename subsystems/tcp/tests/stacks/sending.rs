@@ -1,13 +1,13 @@
 //! Sending and acknowledging data (RFC 9293, 3.7.4, 3.8.1, 3.8.5, 3.8.6, 3.10.7.4).
 
-use crate::peer::{Heard, MS, Peer, SECOND, Sends};
+use crate::peer::{MS, Peer, SECOND, Seen, Sends};
 use wave_core::clock::Nanos;
 use wave_tcp::packet::Flags;
 
 const NONE: [usize; 0] = [];
 
-fn sizes(heard: &[Heard]) -> Vec<usize> {
-    heard.iter().map(|heard| heard.payload().len()).collect()
+fn sizes(seen: &[Seen]) -> Vec<usize> {
+    seen.iter().map(|seen| seen.payload().len()).collect()
 }
 
 /// The smoothed round-trip time, if one was measured.
@@ -41,9 +41,9 @@ fn small_segments_wait_for_an_acknowledgement() {
         assert_eq!(sizes(&peer.after(5)), NONE);
     }
     peer.acknowledge(5);
-    let heard = peer.after(5);
-    assert_eq!(sizes(&heard), [3]);
-    assert_eq!(heard[0].payload(), b"abc");
+    let seen = peer.after(5);
+    assert_eq!(sizes(&seen), [3]);
+    assert_eq!(seen[0].payload(), b"abc");
 }
 
 #[test]
@@ -69,11 +69,11 @@ fn written_bytes_are_sent_without_a_push_and_their_last_segment_has_psh() {
     let mut left = 2_000;
     let mut pushed = 0;
     for _ in 0..20 {
-        for heard in peer.after(5) {
-            let bytes = heard.payload().len() as u32;
+        for seen in peer.after(5) {
+            let bytes = seen.payload().len() as u32;
             left -= bytes;
-            assert_eq!(heard.has(Flags::PSH), left == 0, "{left} bytes left");
-            pushed += u32::from(heard.has(Flags::PSH));
+            assert_eq!(seen.has(Flags::PSH), left == 0, "{left} bytes left");
+            pushed += u32::from(seen.has(Flags::PSH));
             peer.acknowledge(bytes);
         }
     }
@@ -85,8 +85,8 @@ fn a_delayed_acknowledgement_waits_less_than_half_a_second() {
     let mut peer = Peer::accepted();
     let sent_at = peer.now;
     peer.sends(b"data");
-    let heard = peer.after(600);
-    let [ack] = &heard[..] else { panic!("{heard:?}") };
+    let seen = peer.after(600);
+    let [ack] = &seen[..] else { panic!("{seen:?}") };
     assert!(ack.at.since(sent_at) < Nanos::from_millis(500));
     assert_eq!(ack.segment.ack, Some(peer.seq));
     // Two full segments are acknowledged at once.
@@ -101,8 +101,8 @@ fn segments_that_arrive_together_get_one_acknowledgement_of_all_of_them() {
     for _ in 0..8 {
         peer.sends(&[7; 536]);
     }
-    let heard = peer.after(600);
-    let [ack] = &heard[..] else { panic!("{} acknowledgements", heard.len()) };
+    let seen = peer.after(600);
+    let [ack] = &seen[..] else { panic!("{} acknowledgements", seen.len()) };
     assert_eq!(ack.segment.ack, Some(peer.seq));
 }
 
@@ -118,19 +118,19 @@ fn an_acknowledgement_is_sent_with_data() {
     peer.sends(b"request");
     assert!(peer.after(2).is_empty(), "it waits for data");
     peer.write(b"reply");
-    let heard = peer.after(600);
-    let first = &heard[0];
+    let seen = peer.after(600);
+    let first = &seen[0];
     assert_eq!((first.payload(), first.segment.ack), (&b"reply"[..], Some(peer.seq)));
-    assert!(heard.iter().all(|heard| !heard.payload().is_empty()), "no bare acknowledgement");
+    assert!(seen.iter().all(|seen| !seen.payload().is_empty()), "no bare acknowledgement");
 }
 
 #[test]
 fn retransmission_intervals_double_each_time() {
     let mut peer = Peer::accepted();
     peer.write(b"lost");
-    let heard = peer.until(Nanos(100 * SECOND.0), MS);
+    let seen = peer.until(Nanos(100 * SECOND.0), MS);
     let gaps: Vec<u64> =
-        heard.windows(2).map(|pair| pair[1].at.since(pair[0].at).0 / 1_000_000).collect();
+        seen.windows(2).map(|pair| pair[1].at.since(pair[0].at).0 / 1_000_000).collect();
     assert!(gaps.len() >= 6, "{gaps:?}");
     for pair in gaps.windows(2) {
         assert!(pair[1].abs_diff(2 * pair[0]) <= 4, "{gaps:?}");
@@ -170,8 +170,8 @@ fn a_retransmitted_syn_measures_no_round_trip() {
         peer.seq = peer.seq.plus(1);
         let from = peer.now;
         peer.write(b"data");
-        let heard = peer.after(5_000);
-        let again = heard[1].at.since(from);
+        let seen = peer.after(5_000);
+        let again = seen[1].at.since(from);
         assert_eq!(again >= Nanos::from_millis(3_000), !is_measured, "again after {again:?}");
     }
 }
@@ -190,8 +190,8 @@ fn round_trips_are_measured_without_timestamps_but_not_of_retransmissions() {
     assert!(measured.0.abs_diff(expected) < 1_000_000, "{measured:?}");
     // Karn's rule.
     peer.write(b"again");
-    let heard = peer.after(2_000);
-    assert!(heard.len() >= 2, "the data was retransmitted");
+    let seen = peer.after(2_000);
+    assert!(seen.len() >= 2, "the data was retransmitted");
     peer.acknowledge(5);
     peer.after(5);
     assert_eq!(round_trip(&peer), Some(measured));

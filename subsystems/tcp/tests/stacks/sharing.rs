@@ -39,8 +39,8 @@ fn share(peer: &mut Peer, listener: u32) {
 fn begin(peer: &mut Peer, port: u16) -> bool {
     let source = SocketAddrV4::new(*PEER.ip(), port);
     peer.send(Sends { source, seq: ISN, ack: None, flags: Flags::SYN, ..peer.plain() });
-    let heard = peer.after(5);
-    let answer = heard.iter().find(|heard| heard.has(Flags::SYN) && heard.has(Flags::ACK));
+    let seen = peer.after(5);
+    let answer = seen.iter().find(|seen| seen.has(Flags::SYN) && seen.has(Flags::ACK));
     peer.ack = answer.map_or(peer.ack, |answer| answer.segment.seq.plus(1));
     answer.is_some()
 }
@@ -62,7 +62,7 @@ fn connect(peer: &mut Peer, port: u16) -> Option<u32> {
 }
 
 /// Sends the first bytes of a connection from this port.
-fn say(peer: &mut Peer, port: u16, data: &[u8]) {
+fn send_greeting(peer: &mut Peer, port: u16, data: &[u8]) {
     let source = SocketAddrV4::new(*PEER.ip(), port);
     peer.send(Sends { source, seq: ISN.plus(1), data, ..peer.plain() });
 }
@@ -108,7 +108,7 @@ fn connections_wait_up_to_the_backlog_while_no_program_waits() {
     share(&mut peer, 1);
     for port in 1..=4 {
         assert!(begin(&mut peer, port), "one more than listen(2) says, as in Linux");
-        say(&mut peer, port, b"early");
+        send_greeting(&mut peer, port, b"early");
         peer.after(5);
     }
     assert!(!begin(&mut peer, 5));
@@ -157,9 +157,9 @@ fn timestamps_go_on_after_a_connection_has_waited_and_moved() {
             options,
             ..peer.plain()
         });
-        let heard = peer.after(5);
-        let (theirs, _) = heard[0].segment.options.timestamps.unwrap();
-        peer.ack = heard[0].segment.seq.plus(1);
+        let seen = peer.after(5);
+        let (theirs, _) = seen[0].segment.options.timestamps.unwrap();
+        peer.ack = seen[0].segment.seq.plus(1);
         let options = &stamped(FIRST + 5, theirs)[..];
         peer.send(Sends { source, seq: ISN.plus(1), options, ..peer.plain() });
         peer.send(Sends { source, seq: ISN.plus(1), data: b"early", options, ..peer.plain() });
@@ -193,8 +193,8 @@ fn a_waiting_connection_lasts_as_long_as_its_peer_answers() {
     }
     let mut repeated = 0;
     for _ in 0..200 {
-        let heard = peer.after(1_000);
-        for answer in heard.iter().filter(|heard| heard.segment.destination_port == 1) {
+        let seen = peer.after(1_000);
+        for answer in seen.iter().filter(|seen| seen.segment.destination_port == 1) {
             repeated += 1;
             let source = SocketAddrV4::new(*PEER.ip(), 1);
             let ack = Some(answer.segment.seq.plus(1));
@@ -217,11 +217,11 @@ fn waiting_connections_are_reset_with_their_last_listener() {
     assert_eq!(complete(&mut peer, 1), None);
     assert!(begin(&mut peer, 2));
     peer.machine.ask(peer.now, Request::Unlisten { listener: 1 });
-    assert!(!peer.after(5).iter().any(|heard| heard.has(Flags::RST)));
+    assert!(!peer.after(5).iter().any(|seen| seen.has(Flags::RST)));
     peer.machine.ask(peer.now, Request::Unlisten { listener: 2 });
-    let heard = peer.after(5);
-    let resets = heard.iter().filter(|heard| heard.has(Flags::RST));
-    let ports: Vec<u16> = resets.map(|heard| heard.segment.destination_port).collect();
+    let seen = peer.after(5);
+    let resets = seen.iter().filter(|seen| seen.has(Flags::RST));
+    let ports: Vec<u16> = resets.map(|seen| seen.segment.destination_port).collect();
     assert_eq!(ports, [1], "the other one is not established");
 }
 
@@ -264,15 +264,15 @@ fn a_waiting_connection_outlives_its_listener() {
     let mut peer = group(&[1, 0]);
     share(&mut peer, 1);
     assert!(begin(&mut peer, 5000));
-    say(&mut peer, 5000, b"early");
+    send_greeting(&mut peer, 5000, b"early");
     peer.after(5);
     // The other listener's program waits already when the first one is closed.
     peer.machine.ask(peer.now, Request::Unlisten { listener: 1 });
     peer.after(5);
     assert!(accepted(&peer).is_empty());
     peer.machine.slot(peer.now, 2);
-    let heard = peer.after(5);
-    assert!(!heard.iter().any(|heard| heard.has(Flags::RST)));
+    let seen = peer.after(5);
+    assert!(!seen.iter().any(|seen| seen.has(Flags::RST)));
     assert_eq!(accepted(&peer), [(2, 5000)]);
     let socket = peer.machine.accepted.pop_front().unwrap();
     assert_eq!(peer.machine.sockets[&socket].received, 5);
@@ -352,8 +352,8 @@ fn a_connection_that_was_not_accepted_goes_to_the_next_program_that_waits() {
     // The last listener ends while a connection is on offer.
     peer.machine.ask(peer.now, Request::Unlisten { listener: 2 });
     peer.machine.ask(peer.now, Request::Unlisten { listener: 1 });
-    let heard = peer.after(5);
-    assert!(heard.iter().any(|heard| heard.has(Flags::RST)));
+    let seen = peer.after(5);
+    assert!(seen.iter().any(|seen| seen.has(Flags::RST)));
 }
 
 /// Offers a slot of this listener. The ports of the connections that come.
@@ -458,9 +458,9 @@ fn an_accepted_connection_ends_with_its_process() {
     peer.machine.ask(peer.now, Request::Accept { flow: flows(&peer)[1] });
     peer.machine.stack.remove_process(GONE.process);
     (0..2).for_each(|_| peer.machine.slot(peer.now, 1));
-    let heard = peer.after(50);
-    let resets = heard.iter().filter(|heard| heard.has(Flags::RST));
-    let ports: Vec<u16> = resets.map(|heard| heard.segment.destination_port).collect();
+    let seen = peer.after(50);
+    let resets = seen.iter().filter(|seen| seen.has(Flags::RST));
+    let ports: Vec<u16> = resets.map(|seen| seen.segment.destination_port).collect();
     assert_eq!(ports, [5000], "it has unread bytes");
     assert_eq!(accepted(&peer), [(1, 5001)]);
 }
@@ -475,8 +475,8 @@ fn a_program_that_uses_a_connection_before_it_accepts_it_ends_it() {
     peer.machine.stack.request(peer.now, GONE, Request::Update(update), 1_u64 << 30);
     peer.machine.stack.remove_process(GONE.process);
     peer.machine.slot(peer.now, 1);
-    let heard = peer.after(50);
-    assert!(heard.iter().any(|heard| heard.has(Flags::RST)));
+    let seen = peer.after(50);
+    assert!(seen.iter().any(|seen| seen.has(Flags::RST)));
     assert!(accepted(&peer).is_empty());
 }
 
@@ -495,7 +495,7 @@ fn shared_with_gone(connections: u16) -> Peer {
         let slot = Request::Slot { listener: 1, socket: at.into(), receive, send, filled };
         peer.machine.stack.request(peer.now, GONE, slot, memory);
         assert_eq!(connect(&mut peer, 5000 + at), None);
-        say(&mut peer, 5000 + at, b"early");
+        send_greeting(&mut peer, 5000 + at, b"early");
         peer.after(50);
     }
     assert_eq!(flows(&peer).len(), usize::from(connections));
@@ -521,8 +521,8 @@ fn offered(connections: u16) -> Peer {
 #[test]
 fn connections_that_a_process_has_not_accepted_outlive_it() {
     let mut peer = offered(3);
-    let heard = peer.after(2_000);
-    assert!(!heard.iter().any(|heard| heard.has(Flags::RST)));
+    let seen = peer.after(2_000);
+    assert!(!seen.iter().any(|seen| seen.has(Flags::RST)));
     assert!(peer.machine.released.is_empty(), "its memory is still used");
     (0..3).for_each(|_| peer.machine.slot(peer.now, 1));
     peer.after(50);
@@ -539,8 +539,8 @@ fn connections_on_offer_end_with_the_last_listener() {
     let mut peer = offered(3);
     peer.after(50);
     peer.machine.ask(peer.now, Request::Unlisten { listener: 1 });
-    let heard = peer.after(50);
-    assert_eq!(heard.iter().filter(|heard| heard.has(Flags::RST)).count(), 3);
+    let seen = peer.after(50);
+    assert_eq!(seen.iter().filter(|seen| seen.has(Flags::RST)).count(), 3);
     assert_eq!(peer.machine.released, [GONE.process]);
 }
 
@@ -586,8 +586,8 @@ fn a_program_that_leaves_connections_without_end_leaves_room_for_another_program
             connect(peer, 5000 + at);
         }
         peer.machine.stack.request(peer.now, from, Request::Unlisten { listener }, memory);
-        let heard = peer.after(50);
-        heard.iter().filter(|heard| heard.has(Flags::RST)).count()
+        let seen = peer.after(50);
+        seen.iter().filter(|seen| seen.has(Flags::RST)).count()
     };
     assert_eq!(leave(&mut peer, greedy, 80, MANY), usize::from(MANY) - 128);
     assert_eq!(leave(&mut peer, other, 81, 1), 0);
@@ -615,8 +615,8 @@ fn a_connection_on_offer_outlives_the_process_or_the_listener_chosen_to_get_it()
             Some(request) => peer.machine.stack.request(peer.now, chosen, request, memory),
         }
         peer.machine.slot(peer.now, 1);
-        let heard = peer.after(50);
-        assert!(!heard.iter().any(|heard| heard.has(Flags::RST)), "{ends:?}");
+        let seen = peer.after(50);
+        assert!(!seen.iter().any(|seen| seen.has(Flags::RST)), "{ends:?}");
         assert_eq!(peer.machine.accepted.len(), 1, "{ends:?}");
     }
 }

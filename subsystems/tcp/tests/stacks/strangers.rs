@@ -324,7 +324,7 @@ fn a_reopened_connection_begins_after_the_last_sequence_number_of_the_old_one() 
     let bytes = vec![7; 8 * 536];
     for _ in 0..120 {
         assert_eq!(meeting.machine.write(socket, &bytes), bytes.len());
-        meeting.machine.tell(meeting.now, socket);
+        meeting.machine.report_progress(meeting.now, socket);
         meeting.answers();
         meeting.ack = meeting.ack.plus(bytes.len() as u32);
         let (seq, ack) = (meeting.seq, meeting.ack);

@@ -2,14 +2,14 @@
 //! 3.8.6).
 
 use crate::machine::RING;
-use crate::peer::{Heard, MINUTE, MS, Peer, SECOND, Sends};
+use crate::peer::{MINUTE, MS, Peer, SECOND, Seen, Sends};
 use wave_core::clock::Nanos;
 use wave_tcp::context::Reason;
 use wave_tcp::control::State;
 use wave_tcp::packet::Flags;
 
-fn sent(heard: &[Heard]) -> usize {
-    heard.iter().map(|heard| heard.payload().len()).sum()
+fn sent(seen: &[Seen]) -> usize {
+    seen.iter().map(|seen| seen.payload().len()).sum()
 }
 
 /// A connection whose receive ring is full: our window is closed.
@@ -49,11 +49,11 @@ fn a_window_that_shrinks_below_bytes_in_flight_loses_nothing() {
     let mut expected = peer.ack;
     let mut window = 536_u16;
     for _ in 0..400 {
-        for heard in peer.after(100) {
-            let end = heard.segment.seq.plus(heard.payload().len() as u32);
+        for seen in peer.after(100) {
+            let end = seen.segment.seq.plus(seen.payload().len() as u32);
             // The peer accepts only segments within its window.
-            if heard.segment.seq == expected && end.since(expected.plus(window.into())) <= 0 {
-                got += heard.payload().len();
+            if seen.segment.seq == expected && end.since(expected.plus(window.into())) <= 0 {
+                got += seen.payload().len();
                 expected = end;
             }
         }
@@ -72,9 +72,9 @@ fn a_window_that_shrinks_to_zero_is_probed() {
     peer.write(&[7; 1_608]);
     assert_eq!(sent(&peer.after(5)), 1_608);
     peer.send(Sends { window: 0, ..peer.plain() });
-    let heard = peer.until(Nanos(10 * SECOND.0), MS);
+    let seen = peer.until(Nanos(10 * SECOND.0), MS);
     assert!(peer.machine.stack.data.counters().probes >= 3);
-    assert!(heard.iter().any(|heard| heard.payload().len() == 1));
+    assert!(seen.iter().any(|seen| seen.payload().len() == 1));
     // The peer accepts all bytes later.
     peer.ack = peer.ack.plus(1_608);
     peer.send(peer.plain());
@@ -90,9 +90,9 @@ fn a_connection_survives_a_closed_window_while_probes_are_answered() {
     peer.write(&[7; 100]);
     let mut probes = 0;
     for _ in 0..3 * 60 * 60 {
-        let heard = peer.until(SECOND, Nanos(100 * MS.0));
-        probes += heard.len();
-        if !heard.is_empty() {
+        let seen = peer.until(SECOND, Nanos(100 * MS.0));
+        probes += seen.len();
+        if !seen.is_empty() {
             peer.send(Sends { window: 0, ..peer.plain() });
         }
     }
@@ -110,18 +110,18 @@ fn a_window_opens_by_at_least_a_segment() {
         let socket = peer.socket;
         peer.machine.read(socket, bytes);
         let now = peer.now;
-        peer.machine.tell(now, socket);
+        peer.machine.report_progress(now, socket);
     };
     read(&mut peer, 100);
     assert!(peer.after(600).is_empty(), "no silly window is advertised");
     // The answer to a window probe says that the window is closed, although a few bytes are free.
     peer.send(Sends { data: b"?", ..peer.plain() });
-    let heard = peer.after(600);
-    assert_eq!(heard[0].segment.window, 0);
+    let seen = peer.after(600);
+    assert_eq!(seen[0].segment.window, 0);
     read(&mut peer, 2_000);
-    let heard = peer.after(600);
-    assert_eq!(heard.len(), 1);
-    assert!(heard[0].segment.window >= 536, "{:?}", heard[0].segment);
+    let seen = peer.after(600);
+    assert_eq!(seen.len(), 1);
+    assert!(seen[0].segment.window >= 536, "{:?}", seen[0].segment);
 }
 
 #[test]
@@ -134,8 +134,8 @@ fn resets_and_urgent_segments_are_processed_while_the_window_is_closed() {
     let mut peer = full();
     let flags = Flags::ACK | Flags::URG;
     peer.send(Sends { flags, urgent: 9, data: b"urgent", ..peer.plain() });
-    let heard = peer.after(600);
-    assert_eq!(heard[0].segment.ack, Some(peer.seq));
+    let seen = peer.after(600);
+    assert_eq!(seen[0].segment.ack, Some(peer.seq));
     assert_eq!(peer.states(), [State::Listen, State::Established]);
     assert_eq!(peer.received(), u64::from(RING));
 }

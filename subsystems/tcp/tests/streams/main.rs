@@ -157,7 +157,7 @@ fn exchange(
     let mut wires = [Wire::default(), Wire::default()];
     let (mut packets, mut update) = (0, 0);
     let mut now = Nanos(0);
-    let is_over = |side: &Side| side.is_finished && side.heard.is_finished;
+    let is_over = |side: &Side| side.is_finished && side.progress.is_finished;
     while !(sides.iter().all(is_over)
         && sides.iter().all(|side| side.read.len() == total)
         && sides
@@ -171,7 +171,7 @@ fn exchange(
             sides.each_ref().map(|side| (
                 side.wrote.len(),
                 side.read.len(),
-                side.heard,
+                side.progress,
                 side.statistics
             ))
         );
@@ -183,14 +183,14 @@ fn exchange(
                 side.write(&streams[at][from..from + some]);
                 side.read(rng.random_range(0..4_000));
                 side.is_finished = side.wrote.len() == total;
-                side.tell(now);
+                side.report_progress(now);
             }
             let frames = wires[1 - at].arrived(now);
             side.take(now, frames);
             let out = side.step(now, &mut rng);
             packets += out.len() as u64;
             wires[at].send(now, out, &mut rng, is_nasty);
-            side.look_at_timer(now);
+            side.fire_timer(now);
             if rng.random_bool(moves) {
                 side.engine.freeze(side.flow);
             }
@@ -292,7 +292,7 @@ fn a_rate_bounds_what_is_sent(runs: Runs) {
                     side.write(&bytes);
                 }
                 side.read(usize::MAX);
-                side.tell(now);
+                side.report_progress(now);
                 let frames = wires[1 - at].arrived(now);
                 side.take(now, frames);
                 let out = side.step(now, &mut rng);
@@ -302,7 +302,7 @@ fn a_rate_bounds_what_is_sent(runs: Runs) {
                     sent.push((now, before + new as u64));
                 }
                 wires[at].send(now, out, &mut rng, false);
-                side.look_at_timer(now);
+                side.fire_timer(now);
             }
         }
         // A burst is a millisecond of the rate or two segments, and a second one may follow to make up for a lost millisecond.

@@ -34,7 +34,7 @@ pub struct Side {
     pub wrote: Vec<u8>,
     pub read: Vec<u8>,
     pub is_finished: bool,
-    pub heard: Progress,
+    pub progress: Progress,
     /// Copies that are under way.
     copies: VecDeque<Write<Vec<u8>>>,
     tickets: VecDeque<Ticket>,
@@ -65,7 +65,7 @@ impl Side {
             wrote: Vec::new(),
             read: Vec::new(),
             is_finished: false,
-            heard: Progress { socket: 7, received: 0, acknowledged: 0, is_finished: false },
+            progress: Progress { socket: 7, received: 0, acknowledged: 0, is_finished: false },
             copies: VecDeque::new(),
             tickets: VecDeque::new(),
             statistics: None,
@@ -83,7 +83,8 @@ impl Side {
 
     /// Writes as many of `bytes` as the ring has room for.
     pub fn write(&mut self, bytes: &[u8]) {
-        let room = u64::from(self.send.bytes) - (self.wrote.len() as u64 - self.heard.acknowledged);
+        let room =
+            u64::from(self.send.bytes) - (self.wrote.len() as u64 - self.progress.acknowledged);
         let bytes = &bytes[..bytes.len().min(room as usize)];
         let mut left = bytes;
         for (offset, len) in self.send.parts(self.wrote.len() as u64, bytes.len() as u32) {
@@ -96,14 +97,14 @@ impl Side {
 
     /// Reads at most `most` bytes.
     pub fn read(&mut self, most: usize) {
-        let there = (self.heard.received - self.read.len() as u64) as usize;
+        let there = (self.progress.received - self.read.len() as u64) as usize;
         for (offset, len) in self.receive.parts(self.read.len() as u64, there.min(most) as u32) {
             self.read.extend_from_slice(&self.memory[offset as usize..][..len as usize]);
         }
     }
 
     /// Reports the host's writes and reads to the data path.
-    pub fn tell(&mut self, now: Nanos) {
+    pub fn report_progress(&mut self, now: Nanos) {
         let update = Update {
             flow: self.flow,
             written: self.wrote.len() as u64,
@@ -120,7 +121,7 @@ impl Side {
     }
 
     pub fn take(&mut self, now: Nanos, frames: Vec<Frame>) {
-        frames.iter().for_each(|frame| self.hear(frame));
+        frames.iter().for_each(|frame| self.on_frame(frame));
         let mut packets: VecDeque<_> = frames.into();
         self.engine
             .submit(now, &mut Batch { packets: &mut packets, requests: &mut VecDeque::new() });
@@ -144,9 +145,9 @@ impl Side {
                 Output::Notify(context, event) => {
                     let Event::Progress(progress) = event else { panic!("{event:?}") };
                     assert_eq!(context, CONTEXT);
-                    assert!(progress.received >= self.heard.received, "{progress:?}");
-                    assert!(progress.acknowledged >= self.heard.acknowledged, "{progress:?}");
-                    self.heard = progress;
+                    assert!(progress.received >= self.progress.received, "{progress:?}");
+                    assert!(progress.acknowledged >= self.progress.acknowledged, "{progress:?}");
+                    self.progress = progress;
                 }
                 Output::Control(..) => panic!("no packet may go to the control plane here"),
             }
@@ -186,7 +187,7 @@ impl Side {
     }
 
     /// Updates the peer's window from a frame of the peer.
-    fn hear(&mut self, frame: &Frame) {
+    fn on_frame(&mut self, frame: &Frame) {
         let Ok(Parsed::Tcp { segment, .. }) = parse(&frame.frame, true) else { return };
         let ack = segment.ack.unwrap().position(0, self.send_base).unwrap();
         self.peer_edge = self.peer_edge.max(ack + (u64::from(segment.window) << self.scale));
@@ -224,7 +225,7 @@ impl Side {
     }
 
     /// Stands in for the control plane's timer.
-    pub fn look_at_timer(&mut self, now: Nanos) {
+    pub fn fire_timer(&mut self, now: Nanos) {
         let mut read = None;
         self.engine.drain_statistics(8, &mut |statistics| read = Some(statistics));
         if let Some(new) = read {

@@ -14,14 +14,14 @@ use super::books::{Broken, broken};
 
 /// The messages and outcomes that one agent received.
 #[derive(Debug, Default)]
-pub struct Hearing {
+pub struct AgentInputs {
     outcomes: HashMap<u16, TxnId>,
     /// Number of messages that arrived after a later one of the same subject.
     pub reordered: u64,
     arrived: HashMap<u32, Sequence>,
 }
 
-impl Hearing {
+impl AgentInputs {
     /// Checks an entry from a core or an outside context.
     pub fn on_entry(&mut self, context: u16, entry: &Upstream) -> Result<(), Broken> {
         if let Some(message) = entry.message {

@@ -78,7 +78,7 @@ fn join(peer: &mut Peer) {
 }
 
 /// Takes the child's events.
-fn heard(peer: &mut Peer) -> Vec<Event> {
+fn take_events(peer: &mut Peer) -> Vec<Event> {
     peer.machine
         .others
         .drain(..)
@@ -103,7 +103,7 @@ fn a_child_takes_a_connection_with_its_received_and_unacknowledged_bytes() {
     peer.after(5);
     let old = &peer.machine.sockets[&peer.socket];
     assert!(old.is_over && old.failed.is_none());
-    let events = heard(&mut peer);
+    let events = take_events(&mut peer);
     let Event::Connected { socket: SOCKET, flow, local, .. } = events[0] else {
         panic!("{events:?}")
     };
@@ -120,7 +120,7 @@ fn a_child_takes_a_connection_with_its_received_and_unacknowledged_bytes() {
     peer.acknowledge(6);
     peer.sends(b" and more");
     peer.after(50);
-    assert_eq!(heard(&mut peer).last(), Some(&progress(17, 6, false)));
+    assert_eq!(take_events(&mut peer).last(), Some(&progress(17, 6, false)));
     assert_eq!(peer.machine.bytes(RECEIVE, 2, 15), b"estion and more");
     // The connection is now the child's, and its parent can no longer move it.
     let filled = Filled { receive: FILL_MAX, send: FILL_MAX };
@@ -143,11 +143,11 @@ fn a_child_takes_a_connection_with_its_received_and_unacknowledged_bytes() {
     peer.acknowledge(1);
     peer.send(Sends { flags: Flags::FIN | Flags::ACK, ..peer.plain() });
     peer.after(50);
-    assert_eq!(heard(&mut peer).last(), Some(&progress(17, 7, true)));
+    assert_eq!(take_events(&mut peer).last(), Some(&progress(17, 7, true)));
     ask(&mut peer, CHILD, Request::Abort { flow });
     peer.after(50);
     let over = Event::Failed { socket: SOCKET, reason: Reason::Reset };
-    assert_eq!(heard(&mut peer), [over]);
+    assert_eq!(take_events(&mut peer), [over]);
     assert!(peer.machine.is_empty());
 }
 
@@ -157,10 +157,10 @@ fn a_connection_is_taken_once_its_owner_has_reported_all_written_bytes() {
     join(&mut peer);
     take(&mut peer, 0, 6);
     peer.after(50);
-    assert!(heard(&mut peer).is_empty());
+    assert!(take_events(&mut peer).is_empty());
     peer.write(b"answer");
     peer.after(5);
-    assert!(matches!(heard(&mut peer)[0], Event::Connected { .. }));
+    assert!(matches!(take_events(&mut peer)[0], Event::Connected { .. }));
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn a_connection_is_not_taken_if_its_owner_has_written_more() {
     take(&mut peer, 0, 0);
     peer.after(5);
     let refused = Event::Failed { socket: SOCKET, reason: Reason::NoRoom };
-    assert_eq!(heard(&mut peer), [refused]);
+    assert_eq!(take_events(&mut peer), [refused]);
     peer.sends(b"thanks");
     peer.after(50);
     assert_eq!(peer.received(), 6);
@@ -199,10 +199,10 @@ fn a_connection_is_not_taken_if_its_owner_has_read_more() {
     take(&mut peer, 2, 0);
     peer.after(5);
     let refused = Event::Failed { socket: SOCKET, reason: Reason::NoRoom };
-    assert_eq!(heard(&mut peer), [refused]);
+    assert_eq!(take_events(&mut peer), [refused]);
     take(&mut peer, 3, 0);
     peer.after(5);
-    assert!(matches!(heard(&mut peer)[0], Event::Connected { .. }));
+    assert!(matches!(take_events(&mut peer)[0], Event::Connected { .. }));
 }
 
 /// The child would read or write where Linux lets no process do so any more.
@@ -224,7 +224,7 @@ fn a_connection_is_not_taken_if_its_owner_has_shut_a_direction_down() {
         take(&mut peer, 0, 0);
         peer.after(5);
         let refused = Event::Failed { socket: SOCKET, reason: Reason::NoRoom };
-        assert_eq!(heard(&mut peer), [refused]);
+        assert_eq!(take_events(&mut peer), [refused]);
         let shut = peer.machine.stack.hold(flow).unwrap().shut();
         assert_eq!(shut, Shut { read: reads, write: !reads });
     }
@@ -236,19 +236,19 @@ fn only_a_process_of_the_family_can_take_a_connection() {
     let refused = [Event::Failed { socket: SOCKET, reason: Reason::Invalid }];
     take(&mut peer, 0, 0);
     peer.after(1);
-    assert_eq!(heard(&mut peer), refused);
+    assert_eq!(take_events(&mut peer), refused);
     ask(&mut peer, CONTEXT, Request::Join { secret: SECRET });
     ask(&mut peer, CHILD, Request::Join { secret: SECRET + 1 });
     take(&mut peer, 0, 0);
     peer.after(1);
-    assert_eq!(heard(&mut peer), refused);
+    assert_eq!(take_events(&mut peer), refused);
     // A connection that was reset cannot be taken, either.
     ask(&mut peer, CHILD, Request::Join { secret: SECRET });
     peer.send(Sends { flags: Flags::RST, ..peer.plain() });
     peer.after(5);
     take(&mut peer, 0, 0);
     peer.after(1);
-    assert_eq!(heard(&mut peer), refused);
+    assert_eq!(take_events(&mut peer), refused);
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn a_waiting_take_ends_with_the_connection_or_with_its_process() {
     peer.send(Sends { flags: Flags::RST, ..peer.plain() });
     peer.after(5);
     let over = Event::Failed { socket: SOCKET, reason: Reason::Reset };
-    assert_eq!(heard(&mut peer), [over]);
+    assert_eq!(take_events(&mut peer), [over]);
 
     let mut peer = accepted();
     join(&mut peer);
@@ -270,7 +270,7 @@ fn a_waiting_take_ends_with_the_connection_or_with_its_process() {
     peer.write(b"answer");
     let sent = peer.after(50);
     assert_eq!(sent.last().unwrap().payload(), b"answer");
-    assert!(heard(&mut peer).is_empty());
+    assert!(take_events(&mut peer).is_empty());
 }
 
 #[test]
@@ -294,13 +294,13 @@ fn a_connection_is_taken_while_the_data_path_is_busy_with_another() {
     }
     peer.after(50);
     let connected = |event: &Event| matches!(event, Event::Connected { .. });
-    let events = heard(&mut peer);
+    let events = take_events(&mut peer);
     assert_eq!(events.iter().filter(|event| connected(event)).count(), 2, "{events:?}");
     peer.sends(b"goes on");
     peer.after(50);
     let (received, acknowledged, is_finished) = (7, 0, false);
     let progress = Progress { socket: SOCKET, received, acknowledged, is_finished };
-    assert_eq!(heard(&mut peer).last(), Some(&Event::Progress(progress)));
+    assert_eq!(take_events(&mut peer).last(), Some(&Event::Progress(progress)));
 }
 
 #[test]
@@ -309,10 +309,10 @@ fn a_take_waits_until_the_parent_has_joined_the_family() {
     ask(&mut peer, CHILD, Request::Join { secret: SECRET });
     take(&mut peer, 0, 0);
     peer.after(50);
-    assert!(heard(&mut peer).is_empty());
+    assert!(take_events(&mut peer).is_empty());
     ask(&mut peer, CONTEXT, Request::Join { secret: SECRET });
     peer.after(50);
-    assert!(matches!(heard(&mut peer)[0], Event::Connected { socket: SOCKET, .. }));
+    assert!(matches!(take_events(&mut peer)[0], Event::Connected { socket: SOCKET, .. }));
 }
 
 #[test]
@@ -323,12 +323,12 @@ fn an_owner_of_another_family_or_of_none_keeps_its_connection() {
     take(&mut peer, 0, 0);
     ask(&mut peer, CONTEXT, Request::Join { secret: SECRET + 1 });
     peer.after(50);
-    assert_eq!(heard(&mut peer), refused(Reason::Invalid));
+    assert_eq!(take_events(&mut peer), refused(Reason::Invalid));
     let mut peer = accepted();
     ask(&mut peer, CHILD, Request::Join { secret: SECRET });
     take(&mut peer, 0, 0);
     peer.after(5_000);
-    assert_eq!(heard(&mut peer), refused(Reason::TimedOut));
+    assert_eq!(take_events(&mut peer), refused(Reason::TimedOut));
     assert!(!peer.machine.sockets[&peer.socket].is_over);
 }
 
@@ -340,7 +340,7 @@ fn a_new_process_with_a_relatives_number_is_not_in_the_family() {
     peer.machine.stack.add_process(CHILD.process, owner);
     take(&mut peer, 0, 0);
     peer.after(50);
-    assert_eq!(heard(&mut peer), [Event::Failed { socket: SOCKET, reason: Reason::Invalid }]);
+    assert_eq!(take_events(&mut peer), [Event::Failed { socket: SOCKET, reason: Reason::Invalid }]);
 }
 
 #[test]
@@ -359,7 +359,7 @@ fn connections_that_a_process_waits_to_take_count_towards_its_share() {
     }
     peer.after(50);
     let refused = Event::Failed { socket: SOCKET + 3, reason: Reason::TooMany };
-    assert_eq!(heard(&mut peer), [refused]);
+    assert_eq!(take_events(&mut peer), [refused]);
 }
 
 /// A process without a connection.
@@ -382,10 +382,10 @@ fn a_process_with_the_secret_takes_the_lent_connection_and_no_other() {
     ask(&mut peer, CHILD, Request::Take { flow, socket, receive, send, read: 0, written: 0 });
     peer.after(50);
     let refused = Event::Failed { socket: SOCKET + 1, reason: Reason::Invalid };
-    assert_eq!(heard(&mut peer), [refused]);
+    assert_eq!(take_events(&mut peer), [refused]);
     take(&mut peer, 0, 0);
     peer.after(50);
-    let Event::Connected { socket: SOCKET, flow, .. } = heard(&mut peer)[0] else { panic!() };
+    let Event::Connected { socket: SOCKET, flow, .. } = take_events(&mut peer)[0] else { panic!() };
     // The loan is used up.
     ask(&mut peer, CHILD, Request::Join { secret: 0 });
     ask(&mut peer, OTHER, Request::Join { secret: SECRET });
@@ -407,10 +407,10 @@ fn a_relative_may_lend_a_connection_of_its_family_and_be_gone_before_it_is_taken
     take(&mut peer, 0, 0);
     peer.after(50);
     // The owner's queue is read later.
-    assert!(heard(&mut peer).is_empty());
+    assert!(take_events(&mut peer).is_empty());
     ask(&mut peer, CONTEXT, Request::Join { secret: SECRET });
     peer.after(50);
-    assert!(matches!(heard(&mut peer)[0], Event::Connected { socket: SOCKET, .. }));
+    assert!(matches!(take_events(&mut peer)[0], Event::Connected { socket: SOCKET, .. }));
 }
 
 #[test]
@@ -424,6 +424,9 @@ fn a_stranger_cannot_lend_a_connection_of_another_family() {
         ask(&mut peer, CHILD, Request::Join { secret: SECRET + 1 });
         take(&mut peer, 0, 0);
         peer.after(50);
-        assert_eq!(heard(&mut peer), [Event::Failed { socket: SOCKET, reason: Reason::Invalid }]);
+        assert_eq!(
+            take_events(&mut peer),
+            [Event::Failed { socket: SOCKET, reason: Reason::Invalid }]
+        );
     }
 }
