@@ -28,7 +28,7 @@ pub const SLOTS: usize = 128;
 /// Most writes that are published together.
 pub const BURST: u32 = 16;
 /// Most events that one [`Context::look`] processes.
-const EVENTS_PER_LOOK: usize = 1024;
+const EVENTS_AT_ONCE: usize = 1024;
 /// Low bits of a socket's name: its place. The other bits distinguish it from earlier sockets in that place.
 pub const PLACE_BITS: u32 = 18;
 
@@ -52,11 +52,11 @@ pub struct Context<Q> {
     /// Listeners by name.
     listeners: BTreeMap<u32, Listening>,
     last_listener: u32,
-    /// Sockets with a move (positions or memory) to report to the agent.
+    /// Sockets with an update (positions or memory) to report to the agent.
     dirty: VecDeque<u32>,
     /// Sockets with news that [`Context::pop_changed`] has not returned yet, each once.
     changed: VecDeque<u32>,
-    /// Other requests, which are sent after all moves.
+    /// Other requests, which are sent after all updates.
     outbox: VecDeque<Request>,
     /// Writes since the last publish.
     writes: u32,
@@ -209,7 +209,7 @@ impl<Q: Queues> Context<Q> {
     /// Processes the agent's events. Returns whether there were any.
     pub fn process_events(&mut self) -> bool {
         let mut taken = 0;
-        while !self.is_dead && taken < EVENTS_PER_LOOK {
+        while !self.is_dead && taken < EVENTS_AT_ONCE {
             let took = match self.line.pop() {
                 Ok(None) => break,
                 Ok(Some(event)) => self.take(&event),
@@ -443,7 +443,7 @@ impl<Q: Queues> Context<Q> {
         }
     }
 
-    /// Records that a socket's move must be reported to the agent.
+    /// Records that a socket's update must be reported to the agent.
     pub fn mark(&mut self, name: u32) {
         let socket = self.socket(name);
         if socket.flow().is_some() && !std::mem::replace(&mut socket.is_dirty, true) {

@@ -55,7 +55,7 @@ pub struct Socket {
     pub known: Option<Known>,
     /// The program no longer has a handle.
     pub is_closed: bool,
-    /// A move is still to be reported to the agent.
+    /// An update is still to be reported to the agent.
     pub is_dirty: bool,
     /// News is still to be reported to the program.
     pub is_changed: bool,
@@ -260,7 +260,7 @@ impl Socket {
         }
     }
 
-    /// The next move to report to the agent. `None` if there is no flow. Memory is reported in steps: see [`Socket::record_update`].
+    /// The next update to report to the agent. `None` if there is no flow. Memory is reported in steps: see [`Socket::record_update`].
     pub fn update(&self) -> Option<Update> {
         let (receiving, sending) = (&self.receiving, &self.sending);
         let filled = Filled {
@@ -282,7 +282,7 @@ impl Socket {
         })
     }
 
-    /// Records that a move was reported to the agent. Returns whether it included all memory.
+    /// Records that an update was reported to the agent. Returns whether it included all memory.
     pub fn record_update(&mut self, update: &Update) -> bool {
         let (receiving, sending) = (&mut self.receiving, &mut self.sending);
         receiving.reported = update.read;

@@ -14,7 +14,7 @@ use wave_core::clock::Nanos;
 use crate::context::{ContextId, Event, Update};
 use crate::seq::Seq;
 
-/// Limit of effects of one step of [`Datapath::poll`].
+/// Limit of outputs of one step of [`Datapath::poll`].
 pub const OUTPUTS_PER_STEP: usize = 4;
 /// Limit of out-of-order intervals in [`Established`].
 pub const INTERVALS_MAX: usize = 4;
@@ -477,7 +477,7 @@ pub trait Datapath<F> {
     /// Reports that a copy or a transmission is done. A ticket that is not under way is ignored.
     fn complete(&mut self, now: Nanos, ticket: Ticket);
 
-    /// Works, at most `budget` steps of at most [`OUTPUTS_PER_STEP`] effects each. Returns when to poll next if no input
+    /// Works, at most `budget` steps of at most [`OUTPUTS_PER_STEP`] outputs each. Returns when to poll next if no input
     /// arrives before; `now` if there is more to do at once.
     fn poll(
         &mut self,

@@ -169,7 +169,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
         self.trace.put(now, point, flow, values);
     }
 
-    /// Removes one entry from the executor, and appends its effects to `outputs`.
+    /// Removes one entry from the executor, and appends its outputs to `outputs`.
     fn pop(&mut self, waits: bool, outputs: &mut VecDeque<Output<F>>) -> bool {
         let Some(outcome) = self.executor.pop(waits, outputs) else { return false };
         self.retire(&outcome, outputs);

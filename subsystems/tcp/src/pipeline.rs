@@ -183,7 +183,7 @@ struct Data {
 const BARE: Data = Data { position: 0, segment_bytes: 0, is_awaited: false };
 
 /// The pre stage (Val, Id, Sum, Steer). Entries that the protocol stage need not see end here: the caller must skip their
-/// number there, and their effect, if any, is passed to `out`.
+/// number there, and their output, if any, is passed to `out`.
 ///
 /// # Errors
 /// The entry ends here; the error is its outcome.

@@ -37,7 +37,7 @@ pub trait Executor<F> {
     /// Adds an entry; entries are numbered from 0 without gaps. There must be room.
     fn push(&mut self, entry: Stamped<F>);
 
-    /// Removes the next entry: appends its effects, at most [`OUTPUTS_PER_STEP`], and returns its outcome. `None` if the entry
+    /// Removes the next entry: appends its outputs, at most [`OUTPUTS_PER_STEP`], and returns its outcome. `None` if the entry
     /// is not done; with `waits`, only if nothing is in flight.
     fn pop(&mut self, waits: bool, outputs: &mut VecDeque<Output<F>>) -> Option<Outcome>;
 

@@ -1,4 +1,4 @@
-//! The post stage: counts, and the effects of an entry.
+//! The post stage: counts, and the outputs of an entry.
 
 use super::{Decided, Outcome, SEND};
 use crate::context::Event;
@@ -15,7 +15,7 @@ pub fn count<F>(post: &mut Post, decided: &Decided<F>) {
     }
 }
 
-/// The post stage (Ack, Stamp, Pos): the effects of an entry, in order.
+/// The post stage (Ack, Stamp, Pos): the outputs of an entry, in order.
 pub fn post<F>(
     mac: MacAddress,
     trace: &Trace,

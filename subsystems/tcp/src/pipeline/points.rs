@@ -94,7 +94,7 @@ impl<F> Decided<F> {
         }
     }
 
-    /// Traces the effects of the post stage, if enabled.
+    /// Traces the outputs of the post stage, if enabled.
     #[cold]
     pub(super) fn trace_outputs(&self, trace: &Trace) {
         let put = |point, values| trace.put(self.now, point, Some(self.flow), values);

@@ -128,7 +128,7 @@ impl Side {
         assert!(packets.is_empty());
     }
 
-    /// Polls the data path, performs its effects (copies are done late and in random order), and returns the frames to send.
+    /// Polls the data path, performs its outputs (copies are done late and in random order), and returns the frames to send.
     pub fn step(&mut self, now: Nanos, rng: &mut Pcg32) -> Vec<Frame> {
         let mut outputs = VecDeque::new();
         self.engine.poll(now, 32, &mut outputs);
