@@ -366,7 +366,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                         self.refusals.add(now, seated.process.peer(), Refusal::reported(trouble));
                         continue;
                     }
-                    Taken::Request(request) => match seated.reach(&mut self.seats, &request) {
+                    Taken::Request(request) => match seated.reserve(&mut self.seats, &request) {
                         Ok(()) => {
                             if let Request::Unlisten { listener } = request {
                                 self.suspects.extend(self.stack.sharers(from.process, listener));

@@ -205,7 +205,7 @@ impl Successors {
     pub(crate) fn poll(
         &mut self,
         now: Nanos,
-        welcome: impl FnOnce(BorrowedFd<'_>, &Connection) -> Result<(), SocketError>,
+        send_info: impl FnOnce(BorrowedFd<'_>, &Connection) -> Result<(), SocketError>,
     ) -> Option<Connection> {
         if let Some((connection, since)) = self.candidate.take() {
             return match connection.receive_descriptors(Duration::ZERO) {
@@ -219,7 +219,7 @@ impl Successors {
         }
         // The listener has refused a user that is not allowed, and told it so.
         let connection = self.listener.accept().ok().flatten()?;
-        if welcome(self.listener.as_fd(), &connection).is_ok() {
+        if send_info(self.listener.as_fd(), &connection).is_ok() {
             self.candidate = Some((connection, now));
         }
         None
@@ -227,7 +227,7 @@ impl Successors {
 }
 
 /// Sends a new agent this one's description, wires and sockets.
-pub(crate) fn welcome(
+pub(crate) fn send_info(
     to: &Connection,
     info: &AgentInfo,
     wires: &[BorrowedFd<'_>],
@@ -262,12 +262,12 @@ pub(crate) fn send(
 }
 
 /// From now on the new agent serves. If this fails, this agent still does.
-pub(crate) fn commit(to: &Connection) -> Result<(), SocketError> {
+pub(crate) fn send_commit(to: &Connection) -> Result<(), SocketError> {
     to.send_descriptors(COMMIT, &[])
 }
 
 /// Tells the new agent that this one continues.
-pub(crate) fn stay(to: Connection) {
+pub(crate) fn send_stay(to: Connection) {
     match to.send_descriptors(STAY, &[]) {
         Ok(()) | Err(SocketError::HungUp) => {}
         // The new agent takes over if this end closes. As long as it is open, that agent waits.
@@ -443,7 +443,7 @@ mod tests {
         assert!(predecessor.replace().is_ok());
 
         let (predecessor, old) = self::predecessor();
-        stay(old);
+        send_stay(old);
         assert!(matches!(predecessor.replace(), Err(HandoverError::Stays)));
     }
 
@@ -454,7 +454,7 @@ mod tests {
             let replacing = thread::spawn(|| predecessor.replace());
             poll(&mut [PollFd::new(&old, PollFlags::IN)], None).unwrap();
             if says_stay {
-                stay(old);
+                send_stay(old);
             } else {
                 drop(old);
             }

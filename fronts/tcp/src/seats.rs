@@ -196,7 +196,7 @@ impl Seated {
     ///
     /// # Errors
     /// The process's program or user has used up its share of spans.
-    pub(crate) fn reach(
+    pub(crate) fn reserve(
         &mut self,
         seats: &mut Seats,
         request: &Request,
@@ -285,7 +285,7 @@ impl Seated {
     }
 
     /// Marks the process as gone: nothing is sent to it any more.
-    pub(crate) fn go(&mut self, seats: &mut Seats) {
+    pub(crate) fn mark_gone(&mut self, seats: &mut Seats) {
         self.is_gone = true;
         self.overflow.clear();
         self.forget_events(seats);

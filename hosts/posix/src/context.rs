@@ -289,7 +289,7 @@ impl<Q: Queues> Context<Q> {
                 if socket.is_closed {
                     self.outbox.push_back(Request::Abort { flow });
                 } else if socket.sending.is_eager || socket.sending.is_finished {
-                    self.mark(name);
+                    self.mark_dirty(name);
                 }
                 self.change(name);
                 if self.socket(name).options != SocketOptions::default() {
@@ -414,7 +414,7 @@ impl<Q: Queues> Context<Q> {
         if how != Shutdown::Read {
             socket.sending.is_finished = true;
             socket.sending.tail = socket.sending.tail.released();
-            self.mark(name);
+            self.mark_dirty(name);
         }
         let is_shut = &mut self.socket(name).receiving.is_shut;
         if how != Shutdown::Write && !std::mem::replace(is_shut, true) {
@@ -425,13 +425,13 @@ impl<Q: Queues> Context<Q> {
     }
 
     /// Sets TCP_NODELAY, which releases bytes that wait for more to be written. The agent learns of it with the next publish.
-    pub fn set_eager(&mut self, name: u32, is_eager: bool) {
+    pub fn set_nodelay(&mut self, name: u32, is_eager: bool) {
         let sending = &mut self.socket(name).sending;
         sending.is_eager = is_eager;
         if is_eager {
             sending.tail = sending.tail.released();
         }
-        self.mark(name);
+        self.mark_dirty(name);
     }
 
     /// Tells the agent a socket's options, once the connection is established.
@@ -444,7 +444,7 @@ impl<Q: Queues> Context<Q> {
     }
 
     /// Records that a socket's update must be reported to the agent.
-    pub fn mark(&mut self, name: u32) {
+    pub fn mark_dirty(&mut self, name: u32) {
         let socket = self.socket(name);
         if socket.flow().is_some() && !std::mem::replace(&mut socket.is_dirty, true) {
             self.dirty.push_back(name);
@@ -456,7 +456,7 @@ impl<Q: Queues> Context<Q> {
         let sending = &mut self.socket(name).sending;
         sending.tail = Tail::Whole;
         let is_much = sending.advance(bytes);
-        self.mark(name);
+        self.mark_dirty(name);
         self.writes += 1;
         if is_much || self.writes >= BURST {
             self.flush();
@@ -465,16 +465,16 @@ impl<Q: Queues> Context<Q> {
 
     /// As [`Context::wrote`], for bytes that are held back for more to follow, as `tail` says. The agent learns of them once they may
     /// fill a segment, and with [`Context::push`], which the caller must call later.
-    pub fn wrote_before_more(&mut self, name: u32, bytes: u64, tail: Tail) {
+    pub fn wrote_corked(&mut self, name: u32, bytes: u64, tail: Tail) {
         let socket = self.socket(name);
         let mss = u64::from(socket.mss);
         let sending = &mut socket.sending;
         sending.tail = tail;
         if sending.advance(bytes) || sending.unreported() >= mss {
-            self.mark(name);
+            self.mark_dirty(name);
             self.flush();
         } else if socket.is_shared {
-            self.mark(name);
+            self.mark_dirty(name);
         }
     }
 
@@ -482,7 +482,7 @@ impl<Q: Queues> Context<Q> {
     pub fn push(&mut self, name: u32) {
         if let Some(socket) = self.find(name) {
             socket.sending.tail = socket.sending.tail.released();
-            self.mark(name);
+            self.mark_dirty(name);
             self.flush();
         }
     }
@@ -495,13 +495,13 @@ impl<Q: Queues> Context<Q> {
         let read = receiving.read;
         let before = self.line.note_read(name, read);
         if before != name && self.peek(before).is_some_and(|one| one.receiving.has_unreported()) {
-            self.mark(before);
+            self.mark_dirty(before);
         }
         if is_much {
-            self.mark(name);
+            self.mark_dirty(name);
             self.flush();
         } else if is_shared {
-            self.mark(name);
+            self.mark_dirty(name);
         }
     }
 
@@ -514,7 +514,7 @@ impl<Q: Queues> Context<Q> {
                 socket.sending.is_finished = true;
                 socket.sending.tail = socket.sending.tail.released();
                 // The exact positions are sent first: unread bytes decide how the connection ends.
-                self.mark(name);
+                self.mark_dirty(name);
                 self.outbox.push_back(Request::Close { flow });
             }
             Phase::Connecting => self.outbox.push_back(Request::Cancel { socket: name }),

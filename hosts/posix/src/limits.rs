@@ -42,13 +42,13 @@ pub fn payload_within_limits(options: &Options) -> Result<(Payload, OwnedFd, [u3
         }
         match Payload::create("wave-tcp-payload", bytes) {
             Ok((payload, file)) => return Ok((payload, file, rings)),
-            Err(error) => bytes = less(bytes, &error).ok_or(error)?,
+            Err(error) => bytes = smaller_size(bytes, &error).ok_or(error)?,
         }
     }
 }
 
 /// The size to try after the system has refused `bytes` bytes with this error, if another size may help.
-fn less(bytes: u64, error: &io::Error) -> Option<u64> {
+fn smaller_size(bytes: u64, error: &io::Error) -> Option<u64> {
     match error.raw_os_error().map(Errno::from_raw_os_error)? {
         // Other limits: of locked memory after mlockall(2), or the machine's own.
         Errno::NOMEM | Errno::AGAIN => Some(bytes / 2),

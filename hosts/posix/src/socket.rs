@@ -293,7 +293,7 @@ impl Socket {
     }
 
     /// Records that the connection was requested, with `filled` populated bytes in the receive ring.
-    pub fn begun(&mut self, filled: u32) {
+    pub fn record_request(&mut self, filled: u32) {
         self.receiving.filled = filled;
         self.receiving.reported_filled = filled;
     }
@@ -403,7 +403,7 @@ mod tests {
         let nowhere = "0.0.0.0:0".parse().unwrap();
         let flow = FlowId { index: 1, generation: 1 };
         let mut socket = Socket::new(Phase::Open(flow), nowhere, nowhere, [RING; 2]);
-        socket.begun(RING.bytes);
+        socket.record_request(RING.bytes);
         socket
     }
 
@@ -436,7 +436,7 @@ mod tests {
         let mut socket = open();
         socket.receiving.ring.bytes = 1 << 20;
         socket.sending.ring = Ring { offset: 1 << 20, bytes: 1 << 20 };
-        socket.begun(FIRST_FILL);
+        socket.record_request(FIRST_FILL);
         let mut steps = Vec::new();
         for received in (0..=1 << 20).step_by(4096) {
             socket.receiving.received = received;

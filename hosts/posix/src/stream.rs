@@ -79,7 +79,7 @@ impl Stream {
 
     /// Sets TCP_NODELAY: small segments do not wait for acknowledgements. The agent learns of it with the next publish.
     pub fn set_nodelay(&self, is_eager: bool) {
-        self.inner().context.borrow_mut().set_eager(self.name, is_eager);
+        self.inner().context.borrow_mut().set_nodelay(self.name, is_eager);
     }
 
     /// Whether TCP_NODELAY is set.

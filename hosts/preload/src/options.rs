@@ -188,7 +188,7 @@ impl World {
         let context = self.context(incarnation);
         let socket = context.socket(name);
         if socket.sending.is_eager != is_eager {
-            context.set_eager(name, is_eager);
+            context.set_nodelay(name, is_eager);
         }
         if context.socket(name).options != options && options.are_valid() {
             context.socket(name).options = options;

@@ -360,7 +360,7 @@ impl Send<'_, '_> {
             self.copied += bytes as usize;
             if self.has_more || is_corked {
                 let tail = if self.has_more { Tail::More } else { Tail::Corked };
-                agent.context.wrote_before_more(name, bytes, tail);
+                agent.context.wrote_corked(name, bytes, tail);
                 world.start_cork_timer(incarnation, name);
             } else {
                 agent.context.wrote(name, bytes);

@@ -212,11 +212,11 @@ impl Epoll {
         }
         waiter.process_events();
         let is_asked = self.is_kernels_turn();
-        let mut count = if is_asked { self.ask(events)? } else { 0 };
+        let mut count = if is_asked { self.poll_kernel(events)? } else { 0 };
         count += self.list.collect(&mut events[count..]);
         let is_last = timeout == Some(Duration::ZERO);
         if count == 0 && is_last && !is_asked && self.has_kernel() {
-            count = self.ask(events)?;
+            count = self.poll_kernel(events)?;
             // A source may have become ready since.
             count += self.list.collect(&mut events[count..]);
         }
@@ -232,7 +232,7 @@ impl Epoll {
             let mut count = 0;
             if !slept.found[0].is_empty() {
                 self.has_kernel.store(true, Ordering::Relaxed);
-                count = self.ask(events)?;
+                count = self.poll_kernel(events)?;
             }
             count += self.list.collect(&mut events[count..]);
             // Events take precedence over a signal, as in the kernel.
@@ -299,7 +299,7 @@ impl Epoll {
     }
 
     /// Takes events from the kernel's set.
-    fn ask(&self, events: &mut [Event]) -> Result<usize, Errno> {
+    fn poll_kernel(&self, events: &mut [Event]) -> Result<usize, Errno> {
         let count = epoll::wait(&self.kernel, &mut *events, Some(&AT_ONCE))?;
         *self.turn.lock().expect("no panic while the lock is held") =
             Turn { calls: 0, asked: Instant::now() };

@@ -186,7 +186,7 @@ impl List {
         let mut state = self.state();
         // The file is dropped after the lock is released.
         let _entry = state.remove(key);
-        state.sync(false);
+        state.update_bell(false);
         drop(state);
     }
 
@@ -213,7 +213,7 @@ impl List {
                 state.push(place);
             }
         }
-        state.sync(false);
+        state.update_bell(false);
         let next = if state.linked > 0 { state.sleeper() } else { None };
         drop(state);
         ring(next);
@@ -227,7 +227,7 @@ impl List {
             return false;
         }
         // Nothing is ready: a bell that is still readable would end the sleep.
-        state.sync(false);
+        state.update_bell(false);
         state.sleepers.push_back(Arc::clone(waker));
         true
     }
@@ -249,11 +249,11 @@ impl List {
         let Some(entry) = state.entry(key) else { return false };
         let interest = entry.interest;
         if !edge.intersects(interest.difference(PRIVATE)) {
-            state.sync(false);
+            state.update_bell(false);
             return false;
         }
         state.link(key.place);
-        state.sync(true);
+        state.update_bell(true);
         let sleeper = state.sleeper();
         drop(state);
         let has_woken = sleeper.is_some();
@@ -267,14 +267,14 @@ impl List {
         let mut state = self.state();
         state.bell.get_or_insert_with(|| Arc::clone(bell));
         state.watchers += 1;
-        state.sync(false);
+        state.update_bell(false);
     }
 
     /// Ends one [`List::watch`].
     pub fn unwatch(&self) {
         let mut state = self.state();
         state.watchers -= 1;
-        state.sync(false);
+        state.update_bell(false);
     }
 
     /// Links an entry that is ready.
@@ -285,7 +285,7 @@ impl List {
         if is_new {
             state.link(key.place);
         }
-        state.sync(is_new);
+        state.update_bell(is_new);
         let sleeper = if is_new { state.sleeper() } else { None };
         drop(state);
         ring(sleeper);
@@ -436,7 +436,7 @@ impl State {
 
     /// Makes the bell readable or not. With `is_edge` (a change concerned an entry, ready or not), watchers that wait for edges of the set
     /// get one.
-    fn sync(&mut self, is_edge: bool) {
+    fn update_bell(&mut self, is_edge: bool) {
         if self.watchers == 0 && !self.is_rung {
             return;
         }

@@ -373,8 +373,8 @@ impl Process {
             }
             self.written += room;
             if tail.waits() {
-                machine.context.wrote_before_more(name, room, tail);
-                machine.context.mark(name);
+                machine.context.wrote_corked(name, room, tail);
+                machine.context.mark_dirty(name);
             } else {
                 machine.context.wrote(name, room);
             }

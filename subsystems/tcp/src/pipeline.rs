@@ -266,7 +266,7 @@ pub fn protocol<F, R: Recovery>(
                 pool.lend(flow);
             }
             decide::<F, R>(super_bytes, flow, now, input, &mut decided);
-            pool.settle(flow);
+            pool.reclaim(flow);
         }
         None => {
             count_input(&input, &mut decided.outcome);
@@ -323,7 +323,7 @@ fn decide<F, R: Recovery>(
             outcome.transmitted = Some(0);
             if let Some(sent) = transmit::<R>(flow, most, now) {
                 outcome.transmitted = Some(sent.bytes);
-                decided.segments[0] = Some(send(flow, now, sent, outcome));
+                decided.segments[0] = Some(compose_segment(flow, now, sent, outcome));
                 outcome.may_send = true;
             } else {
                 outcome.has_changed = is_blocked(flow);
@@ -503,7 +503,7 @@ fn process_request(
     outcome.has_changed = true;
 }
 
-fn send(
+fn compose_segment(
     flow: &mut Protocol,
     now: Nanos,
     sent: DataSegment,
@@ -558,7 +558,7 @@ fn announce<F>(flow: &mut Protocol, now: Nanos, commands: u16, decided: &mut Dec
         && let Some(sent) = window_probe(flow)
     {
         outcome.tally.probes = 1;
-        decided.segments[0] = Some(send(flow, now, sent, outcome));
+        decided.segments[0] = Some(compose_segment(flow, now, sent, outcome));
     }
     if has(Command::KeepAlive) {
         let seq = latest(flow).minus(1);

@@ -168,7 +168,7 @@ impl Schedule {
     /// The next flow with something other than data to send or to report, and the bits of its commands.
     pub fn next_announcement(&mut self) -> Option<(FlowId, u16)> {
         let flow = self.announcing.pop(0)?;
-        Some((self.name(flow), core::mem::take(&mut self.flows[flow as usize].commands)))
+        Some((self.flow_id(flow), core::mem::take(&mut self.flows[flow as usize].commands)))
     }
 
     /// The next flow that may send data.
@@ -183,12 +183,12 @@ impl Schedule {
             turns.has_turn = true;
             turns.send_at = turns.send_at.max(Nanos(now.0.saturating_sub(CATCH_UP.0)));
         }
-        Some(self.name(flow))
+        Some(self.flow_id(flow))
     }
 
     /// The next flow whose statistics have changed.
     pub fn next_changed(&mut self) -> Option<FlowId> {
-        self.changed.pop(0).map(|flow| self.name(flow))
+        self.changed.pop(0).map(|flow| self.flow_id(flow))
     }
 
     /// The next flow whose delayed acknowledgement may be due.
@@ -196,7 +196,7 @@ impl Schedule {
         let (_, flow) = self.delayed.front().copied().filter(|(at, _)| *at <= now)?;
         self.delayed.pop_front();
         self.flows[flow as usize].has_delayed = false;
-        Some(self.name(flow))
+        Some(self.flow_id(flow))
     }
 
     /// When the next delayed acknowledgement may be due, or a paced flow may send.
@@ -205,7 +205,7 @@ impl Schedule {
         [delayed, self.wheel.next_at()].into_iter().flatten().min()
     }
 
-    fn name(&self, flow: u32) -> FlowId {
+    fn flow_id(&self, flow: u32) -> FlowId {
         FlowId { index: flow, generation: self.flows[flow as usize].generation }
     }
 

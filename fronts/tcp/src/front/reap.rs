@@ -32,7 +32,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
     pub(super) fn reap(&mut self, at: usize) {
         if let Some(seated) = self.processes[at].as_mut().filter(|seated| !seated.is_gone) {
             let reads = seated.process.last_reads();
-            seated.go(&mut self.seats);
+            seated.mark_gone(&mut self.seats);
             self.streams.forget_takers(at as u16);
             self.stack.remove_process_after(at as u16, reads);
         }

@@ -17,8 +17,8 @@ use crate::captures::Captures;
 use crate::door::{Door, DoorOptions};
 use crate::groups::{GroupWires, Groups, Sender};
 use crate::handover::{
-    AgentInfo, HandoverError, Kept, Predecessor, Sockets, Successors, WireKind, commit,
-    from_machine_time, send, stay, to_machine_time, welcome,
+    AgentInfo, HandoverError, Kept, Predecessor, Sockets, Successors, WireKind, from_machine_time,
+    send, send_commit, send_info, send_stay, to_machine_time,
 };
 use crate::inquiries::Inquiries;
 use crate::paths::{Paths, STEPS_PER_POLL};
@@ -157,7 +157,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                 traces: self.traces.listener(),
                 successors: listener,
             };
-            welcome(connection, &self.describe(wire, name, steering), &wires, &sockets)
+            send_info(connection, &self.describe(wire, name, steering), &wires, &sockets)
         });
         self.replaceable = Some(replaceable);
         let Some(connection) = ready else { return false };
@@ -170,7 +170,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                 let now = self.now();
                 self.stack.thaw(now);
                 self.stack.data.resume();
-                stay(connection);
+                send_stay(connection);
             }
         }
         true
@@ -204,7 +204,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         self.present_mut().for_each(Process::publish);
         let (kept, fds) = self.export_state();
         send(to, &kept, &fds)?;
-        Ok(commit(to)?)
+        Ok(send_commit(to)?)
     }
 
     /// Works, without taking requests or frames in, until the condition holds and nothing is in progress.

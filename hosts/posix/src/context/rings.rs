@@ -60,7 +60,7 @@ impl<Q: Queues> Context<Q> {
         }
         let place = &mut self.places[at as usize];
         let socket = Socket::new(phase, local, remote, [receive, send]);
-        place.socket.insert(socket).begun(filled);
+        place.socket.insert(socket).record_request(filled);
         Some(place.life << PLACE_BITS | at)
     }
 
@@ -75,7 +75,7 @@ impl<Q: Queues> Context<Q> {
         match self.line.populate(at, more) {
             Ok(()) => {
                 self.socket(name).receiving.filled += more;
-                self.mark(name);
+                self.mark_dirty(name);
                 self.has_urgent = true;
             }
             Err(_) => {

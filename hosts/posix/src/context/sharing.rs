@@ -36,7 +36,7 @@ impl<Q: Queues> Context<Q> {
         self.shares = true;
         let socket = self.socket(name);
         socket.is_shared = true;
-        self.mark(name);
+        self.mark_dirty(name);
     }
 
     /// The port of 127.0.0.1 at which processes make connections of this agent streams of the kernel's, once the agent has answered the

@@ -55,7 +55,7 @@ impl Options {
             .then(|| Nanos::from_millis(self.user_timeout_ms.unsigned_abs()));
         let keep_alive = self.keeps_alive.then_some(self.keep_alive);
         let options = SocketOptions { keep_alive, give_up_after, ..SocketOptions::default() };
-        machine.context.set_eager(name, self.is_eager);
+        machine.context.set_nodelay(name, self.is_eager);
         let socket = machine.context.socket(name);
         if socket.options != options {
             socket.options = options;

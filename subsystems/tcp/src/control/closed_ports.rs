@@ -63,7 +63,7 @@ impl ClosedPorts {
         let to_one = &mut self.to_one[secrets.bucket(host, DESTINATIONS)];
         // The second limit's interval varies, so that a stranger who counts answers cannot infer whether others got some
         // (CVE-2020-25705).
-        let varied = secrets.noisy(TO_ALL_AFTER_US, self.answers);
+        let varied = secrets.jittered(TO_ALL_AFTER_US, self.answers);
         let interval = Nanos(u64::from(varied) * 1_000);
         let mean = Nanos(u64::from(TO_ALL_AFTER_US) * 1_000);
         let may = to_one.allows(now, TO_ONE_AFTER, TO_ONE_MAX)

@@ -31,7 +31,7 @@ pub(super) enum Answer {
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// Handles a packet that the data path passed on, with its flow, if any.
-    pub(super) fn control(&mut self, now: Nanos, packet: Packet<F>, flow: Option<FlowId>) {
+    pub(super) fn on_packet(&mut self, now: Nanos, packet: Packet<F>, flow: Option<FlowId>) {
         let bytes = packet.frame.as_ref();
         let answer = match parse(bytes, packet.checksum_is_good) {
             // The data path has counted malformed packets.
@@ -210,7 +210,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             }
         }
         let is_plain = !flags.contains(Flags::SYN);
-        if is_plain && let Some(returned) = self.cookie_in(now, tuple, mac, segment) {
+        if is_plain && let Some(returned) = self.parse_cookie(now, tuple, mac, segment) {
             return self.open_by_cookie(now, returned, tuple, segment, packet);
         }
         if self.may_answer(now) {

@@ -489,7 +489,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if !acknowledges {
             // The peer may have got a cookie before there was room for this handshake.
             if handshake.is_passive()
-                && let Some(returned) = self.cookie_in(now, tuple, mac, segment)
+                && let Some(returned) = self.parse_cookie(now, tuple, mac, segment)
             {
                 self.drop_handshake(id);
                 return self.open_by_cookie(now, returned, tuple, segment, packet);
@@ -525,7 +525,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             early.into_iter().for_each(|early| self.early.put_back(early));
             return Err(packet);
         };
-        self.measure(now, flow, handshake);
+        self.measure_handshake(now, flow, handshake);
         if carries_data(segment) {
             self.packets.push_front(packet);
         }
@@ -592,7 +592,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let window = u32::from(segment.window);
         let stamps = segment.options.timestamps;
         if let Some(flow) = self.establish(now, Some(id), &handshake, tuple, window, stamps) {
-            self.measure(now, flow, &handshake);
+            self.measure_handshake(now, flow, &handshake);
             self.data.command(now, flow, Command::Challenge);
             self.report_established(flow);
         }

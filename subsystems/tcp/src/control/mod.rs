@@ -467,7 +467,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 Output::Send(segment) => self.out.push_back(Output::Send(segment)),
                 Output::Write(write) => self.out.push_back(Output::Write(write)),
                 Output::Notify(context, event) => self.notify(context, event),
-                Output::Control((packet, flow)) => self.control(now, packet, flow),
+                Output::Control((packet, flow)) => self.on_packet(now, packet, flow),
             }
         }
         self.data_outputs = outputs;

@@ -26,7 +26,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             self.answers = (millisecond, 0);
         }
         self.answers.1 += 1;
-        let may = self.answers.1 <= self.secrets.noisy(ANSWERS_PER_MILLISECOND, millisecond);
+        let may = self.answers.1 <= self.secrets.jittered(ANSWERS_PER_MILLISECOND, millisecond);
         self.counters.held_back += u64::from(!may);
         may
     }

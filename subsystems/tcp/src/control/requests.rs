@@ -26,7 +26,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                     own.shut_said.write |= update.is_finished;
                     filled = own.filled;
                     if update.filled.receive > filled.receive || update.filled.send > filled.send {
-                        let Some(grown) = self.fill(&update, filled, &mut memory) else {
+                        let Some(grown) = self.verify_rings(&update, filled, &mut memory) else {
                             self.counters.without_memory += 1;
                             self.refused(from, Call::Use, Reason::Invalid);
                             return self.reset(now, update.flow, Reason::Invalid);
@@ -113,7 +113,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     /// Checks that a host has the memory that it claims for a connection's rings. Returns their verified memory; `None` if some
     /// is missing.
-    fn fill(
+    fn verify_rings(
         &mut self,
         update: &Update,
         had: Filled,

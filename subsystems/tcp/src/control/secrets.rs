@@ -58,7 +58,7 @@ impl Secrets {
 
     /// An unpredictable limit between half and one and a half times `mean`: a stranger who counts our answers cannot infer
     /// whether others got some (CVE-2016-5696, CVE-2020-25705).
-    pub fn noisy(&self, mean: u32, period: u64) -> u32 {
+    pub fn jittered(&self, mean: u32, period: u64) -> u32 {
         mean / 2 + hash(self.table, &period) as u32 % (mean + 1)
     }
 }

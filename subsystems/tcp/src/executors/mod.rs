@@ -154,7 +154,7 @@ impl<F> Outputs<F> {
 }
 
 impl<F> Built<F> {
-    fn leave(self, outputs: &mut VecDeque<Output<F>>) -> Outcome {
+    fn deliver(self, outputs: &mut VecDeque<Output<F>>) -> Outcome {
         outputs.extend(self.outputs.0.into_iter().flatten());
         self.outcome
     }

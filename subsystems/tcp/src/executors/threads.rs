@@ -240,7 +240,7 @@ impl<F, R: Recovery> Executor<F> for Threads<F, R> {
         loop {
             if let Some(built) = self.reorder.pop() {
                 self.in_flight -= 1;
-                return Some(built.leave(outputs));
+                return Some(built.deliver(outputs));
             }
             if self.in_flight == 0 {
                 return None;

@@ -250,7 +250,7 @@ impl<F: AsRef<[u8]>, R: Recovery> Executor<F> for VirtualTime<F, R> {
         loop {
             if let Some(built) = self.before_exit.pop() {
                 self.in_flight -= 1;
-                return Some(built.leave(outputs));
+                return Some(built.deliver(outputs));
             }
             if self.in_flight == 0 || !waits {
                 return None;

@@ -163,7 +163,7 @@ impl Pool {
 
     /// Takes a flow's [`Disorder`] back if nothing is out of order.
     #[inline]
-    pub fn settle(&mut self, flow: &mut Protocol) {
+    pub fn reclaim(&mut self, flow: &mut Protocol) {
         if flow.disorder.as_ref().is_some_and(|disorder| disorder.is_over()) {
             self.take_back(flow);
         }
@@ -213,7 +213,7 @@ mod tests {
         let mut pool = Pool::new(32, (1, 2));
         let mut flows = flows(32, 9);
         assert_eq!(borrowed(&mut pool, &mut flows), 32);
-        flows.iter_mut().for_each(|flow| pool.settle(flow));
+        flows.iter_mut().for_each(|flow| pool.reclaim(flow));
         assert_eq!((pool.free.len(), pool.lent[9]), (64, 0));
     }
 
@@ -231,7 +231,7 @@ mod tests {
             disorder.loss.is_recovering = true;
             disorder.intervals.insert(Interval { start: 7, end: 9 }, 4);
             disorder.duplicate = Interval { start: 1, end: 2 };
-            pool.settle(&mut flow);
+            pool.reclaim(&mut flow);
             assert!(flow.disorder.is_some());
             pool.take_back(&mut flow);
         }

@@ -52,7 +52,7 @@ pub fn compose_header(
     if may_sack && bytes == 0 {
         add_sack_blocks(flow, &mut options);
     }
-    let window = host::window(flow);
+    let window = host::advertise_window(flow);
     flow.last_ack_sent = ack;
     flow.since_ack_bytes = 0;
     flow.acknowledge_at = Moment::NEVER;

@@ -55,29 +55,29 @@ pub fn apply_update(flow: &mut Protocol, update: &Update) -> UpdateOutcome {
 /// 3.8.6.2.2).
 fn window_grows(flow: &Protocol) -> bool {
     let growth = flow.receive_limit().saturating_sub(flow.advertised);
-    let enough = (2 * u64::from(flow.mss)).min(usable(flow) / 2);
-    growth >= enough && is_tight(flow)
+    let enough = (2 * u64::from(flow.mss)).min(usable_bytes(flow) / 2);
+    growth >= enough && is_nearly_closed(flow)
 }
 
 /// Ring size in bytes for deciding whether a window has grown enough. For a ring without all of its memory, it is half of its
 /// memory: as much as is new when the memory has doubled.
-fn usable(flow: &Protocol) -> u64 {
+fn usable_bytes(flow: &Protocol) -> u64 {
     u64::from(if flow.filled < flow.ring_bytes { flow.filled / 2 } else { flow.ring_bytes })
 }
 
 /// Whether the peer could soon stall: its window is less than half of the ring.
-fn is_tight(flow: &Protocol) -> bool {
+fn is_nearly_closed(flow: &Protocol) -> bool {
     flow.advertised.saturating_sub(flow.received) < u64::from(flow.ring_bytes) / 2
 }
 
 /// The window to advertise, as the field of a segment. Remembers its right edge.
-pub fn window(flow: &mut Protocol) -> u16 {
+pub fn advertise_window(flow: &mut Protocol) -> u16 {
     let unit = 1_u64 << flow.receive_scale;
     let landed = flow.landed;
     let limit = flow.receive_limit();
     // Less by one unit, so that rounding up stays within the ring.
     let room = limit.saturating_sub(unit - 1);
-    let enough = u64::from(flow.mss).min(usable(flow) / 2);
+    let enough = u64::from(flow.mss).min(usable_bytes(flow) / 2);
     let grows = room >= flow.advertised.saturating_add(enough);
     let wanted = if grows { room } else { flow.advertised };
     let mut open = wanted.saturating_sub(landed);
@@ -148,15 +148,15 @@ mod tests {
         let read = at(4_096, 8_192, false);
         let outcome = apply_update(&mut flow, &read);
         assert_eq!((outcome.is_wrong, outcome.opens_window), (false, false));
-        assert_eq!(window(&mut flow), 0);
+        assert_eq!(advertise_window(&mut flow), 0);
         let filled = Filled { receive: 16_384, send: 8_192 };
         let outcome = apply_update(&mut flow, &Update { written: 8_192, filled, ..read });
         assert_eq!((outcome.is_wrong, outcome.opens_window), (false, true));
-        assert_eq!(window(&mut flow), 8_192);
+        assert_eq!(advertise_window(&mut flow), 8_192);
         // A ring with all of its memory wraps around.
         let filled = Filled { receive: 1 << 16, send: 1 << 16 };
         apply_update(&mut flow, &Update { written: 8_192, filled, ..read });
-        assert_eq!(u64::from(window(&mut flow)), u64::from(u16::MAX));
+        assert_eq!(u64::from(advertise_window(&mut flow)), u64::from(u16::MAX));
         assert_eq!(flow.receive_limit(), 8_192 + (1 << 16));
     }
 
@@ -177,7 +177,7 @@ mod tests {
                     apply_update(&mut flow, &request).opens_window,
                     "{filled} bytes, MSS {mss}"
                 );
-                assert!(window(&mut flow) > 0, "{filled} bytes, MSS {mss}");
+                assert!(advertise_window(&mut flow) > 0, "{filled} bytes, MSS {mss}");
                 flow.advertised = flow.receive_limit();
             }
         }
@@ -188,11 +188,11 @@ mod tests {
         let mut flow = flow();
         flow.received = 1 << 16;
         flow.landed = 1 << 16;
-        assert_eq!(window(&mut flow), 0);
+        assert_eq!(advertise_window(&mut flow), 0);
         flow.read = u64::from(flow.mss) - 1;
-        assert_eq!(window(&mut flow), 0, "no silly window is advertised");
+        assert_eq!(advertise_window(&mut flow), 0, "no silly window is advertised");
         flow.read += 1;
-        assert_eq!(window(&mut flow), flow.mss);
+        assert_eq!(advertise_window(&mut flow), flow.mss);
         assert_eq!(flow.advertised, (1 << 16) + u64::from(flow.mss));
     }
 
@@ -203,7 +203,7 @@ mod tests {
         for landed in 0..3_000 {
             (flow.received, flow.landed) = (landed, landed);
             let before = flow.advertised;
-            let field = u64::from(window(&mut flow));
+            let field = u64::from(advertise_window(&mut flow));
             let edge = landed + (field << 7);
             assert!(edge + 128 > before, "{edge} after {before}");
             assert!(edge <= flow.read + u64::from(flow.ring_bytes));

@@ -146,7 +146,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     /// The handshake that a segment completes, if it acknowledges a valid cookie.
-    pub(in crate::control) fn cookie_in(
+    pub(in crate::control) fn parse_cookie(
         &mut self,
         now: Nanos,
         tuple: &Tuple,

@@ -17,7 +17,7 @@ use crate::trace::Point;
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// Measures the first round trip: our SYN was acknowledged. A SYN that was sent twice measures nothing (Karn's rule; RFC
     /// 6298, 5.7).
-    pub(super) fn measure(&mut self, now: Nanos, flow: FlowId, handshake: &Handshake) {
+    pub(super) fn measure_handshake(&mut self, now: Nanos, flow: FlowId, handshake: &Handshake) {
         if let Some(connection) = &mut self.connections[flow.index as usize] {
             match handshake.tries {
                 _ if handshake.is_acknowledged() && handshake.is_repeated => {}

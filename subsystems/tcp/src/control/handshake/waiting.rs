@@ -136,7 +136,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             early.into_iter().for_each(|early| self.early.put_back(early));
             return false;
         };
-        self.measure(now, flow, &handshake);
+        self.measure_handshake(now, flow, &handshake);
         if let Some(early) = early {
             self.packets.push_front(early.packet);
         }
