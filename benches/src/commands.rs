@@ -28,7 +28,7 @@ use crate::udp::{echo as udp_echo, udp};
 
 /// Measures queues, agent, switches, preemption and policies against their peers.
 #[derive(Debug, Parser)]
-#[command(name = "wave bench", bin_name = "wave bench", version = wave_experiments::run::machine::version(), after_help = "Examples:
+#[command(name = "wave bench", bin_name = "wave bench", version = wave_apps::machine::version(), after_help = "Examples:
   wave bench queue
   wave bench agent --json
   sudo wave bench kernel --json
@@ -618,7 +618,7 @@ mod tests {
         let visible: Vec<_> = visible
             .map(|bench| (bench.get_name().to_owned(), about(bench).unwrap_or_default()))
             .collect();
-        let listed = wave_experiments::launch::BENCHES;
+        let listed = wave_apps::launch::BENCHES;
         let listed = listed.map(|(name, about)| (name.to_owned(), about.to_owned()));
         assert_eq!(visible, listed);
     }

@@ -29,7 +29,7 @@ use wave_workloads::cpu;
 use wave_compare::{PerRound, in_turns, quantile};
 
 use crate::SEED;
-use wave_experiments::run::agent::AgentProcess;
+use wave_apps::agent::AgentProcess;
 
 const POLICY: &str = "fifo";
 const MESSENGERS: usize = 2;

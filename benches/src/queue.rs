@@ -14,11 +14,11 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use wave_apps::launch::{self, Dialogue};
 use wave_compare::{PerRound, in_turns};
 use wave_core::link::{Home, Mapping, Port};
 use wave_core::queue::{Consumer, Producer, Ring, Tag};
 use wave_core::subsystem::SubsystemId;
-use wave_experiments::launch::{self, Dialogue};
 use wave_experiments::measure::{ns_per, pin, two_cpus};
 use wave_lab::terminal::out;
 use wave_links::shm::ShmPort;

@@ -47,6 +47,8 @@ fn may_use(from: &str, to: &str) -> bool {
         ("lab", "hosts/sim") => return true,
         // What all hosts share.
         ("hosts/user" | "hosts/linux" | "hosts/sim", "hosts/common") => return true,
+        // What all products share.
+        ("apps/linux" | "apps/memory" | "apps/record", "apps/common") => return true,
         _ => {}
     }
     let layer = |place: &str| place.split('/').next().unwrap_or_default().to_owned();
@@ -67,20 +69,54 @@ fn may_use(from: &str, to: &str) -> bool {
         "docs" => &["core", "agent"],
         "report" => &["workloads", "compare", "lab"],
         "scenario" => &["core", "links", "subsystems", "hosts", "workloads", "report"],
-        "experiments" => &[
+        "apps" => &[
             "confine",
             "core",
             "links",
-            "wires",
             "subsystems",
             "agent",
-            "clients",
+            "hosts",
+            "lab",
+            "report",
+            "scenario",
+        ],
+        "experiments" => &[
+            "core",
+            "links",
+            "subsystems",
+            "agent",
             "hosts",
             "workloads",
             "compare",
             "lab",
             "report",
             "scenario",
+            "apps",
+        ],
+        "fuzz" => &[
+            "core",
+            "links",
+            "wires",
+            "subsystems",
+            "clients",
+            "hosts",
+            "workloads",
+            "compare",
+            "lab",
+            "apps",
+        ],
+        "paper" => &[
+            "core",
+            "links",
+            "subsystems",
+            "hosts",
+            "workloads",
+            "compare",
+            "lab",
+            "report",
+            "scenario",
+            "apps",
+            "experiments",
         ],
         "benches" | "cli" => &[
             "confine",
@@ -97,7 +133,10 @@ fn may_use(from: &str, to: &str) -> bool {
             "lab",
             "report",
             "scenario",
+            "apps",
             "experiments",
+            "fuzz",
+            "paper",
             "scripts",
         ],
         "xtask" => &[

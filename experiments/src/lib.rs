@@ -8,23 +8,12 @@
 pub mod bakeoff;
 pub mod cpu_time;
 pub mod experiment;
-pub mod fuzz_tcp;
-pub mod fuzz_udp;
-pub mod launch;
 pub mod live;
 pub mod measure;
-pub mod memory;
-pub mod record;
 pub mod reference;
-pub mod reproduce;
 pub mod run;
 #[cfg(test)]
 #[path = "../tests/same_keys/mod.rs"]
 mod same_keys;
 pub mod store;
 pub mod sweep;
-pub mod tcp_executors;
-pub mod validate;
-pub mod workload;
-
-pub use wave_scenario as scenario;

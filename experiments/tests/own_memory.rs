@@ -1,6 +1,6 @@
 //! Runs alone in its process: tests in parallel would allocate and free meanwhile.
 
-use wave_experiments::memory::overhead::Before;
+use wave_app_memory::overhead::Before;
 
 #[test]
 fn memory_allocated_since_the_baseline_counts() {

@@ -26,6 +26,35 @@ pub use save::{Directory, ReportError, make_folder};
 
 use std::path::{Path, PathBuf};
 
+use wave_lab::Failure;
+
+/// The result of an experiment.
+pub trait Report {
+    fn text(&self) -> String;
+
+    /// As one object on one line.
+    ///
+    /// # Errors
+    /// The result has no JSON form.
+    fn json(&self) -> Result<String, Failure>;
+
+    /// Writes its files, among them the page `report.html`, into a folder of its own below `out`, and returns that folder.
+    ///
+    /// # Errors
+    /// Says which file could not be written.
+    fn write(&self, out: &Path) -> Result<PathBuf, Failure>;
+
+    /// Checks that failed, in words; empty if all passed.
+    fn failed(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Whether there is a result: false if no point is valid, or if the figure that the scenario asks for is unknown.
+    fn is_measured(&self) -> bool {
+        true
+    }
+}
+
 /// `name` as part of a file name: lower-case letters, digits and single hyphens; empty if it has no letter or digit.
 pub fn slug(name: &str) -> String {
     let mut slug = String::with_capacity(name.len());

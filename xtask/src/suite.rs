@@ -16,6 +16,7 @@ const LONGEST: &[(&str, &str)] = &[
     ("wave", "tcp_programs"),
     ("wave-sim", "fit"),
     ("wave-experiments", "wave_experiments"),
+    ("wave-paper", "wave_paper"),
     ("wave-grpc", "front"),
     ("wave-user", "crash"),
     ("wave-tcp", "streams"),

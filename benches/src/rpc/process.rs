@@ -13,7 +13,7 @@ use wave_links::places;
 use wave_user::rpc::{Options, Server};
 use wave_workloads::grpc::onhost;
 
-use wave_experiments::launch::{self, Dialogue};
+use wave_apps::launch::{self, Dialogue};
 use wave_experiments::{cpu_time, store};
 use wave_lab::terminal::out;
 

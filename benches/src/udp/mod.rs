@@ -8,8 +8,8 @@ mod echo;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use wave_apps::launch;
 use wave_compare::{PerRound, order};
-use wave_experiments::launch;
 use wave_experiments::measure::pin;
 use wave_lab::progress::Progress;
 use wave_workloads::cpu;

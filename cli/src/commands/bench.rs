@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use clap::Args;
-use wave_experiments::launch::BENCHES;
+use wave_apps::launch::BENCHES;
 use wave_lab::Failure;
 use wave_lab::terminal::{note, out};
 

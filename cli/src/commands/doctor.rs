@@ -18,9 +18,10 @@ use wave_workloads::cpu;
 use wave_workloads::rocksdb::Database;
 
 use remedies::Remedies;
-use wave_experiments::run::{machine, seating};
-use wave_experiments::scenario::size;
+use wave_apps::machine;
+use wave_experiments::run::seating;
 use wave_lab::terminal::{counted, out};
+use wave_scenario::size;
 
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use wave_agent::Registry;
-use wave_experiments::fuzz_tcp::{self, Planted};
-use wave_experiments::fuzz_udp::{self, Found, Plan};
-use wave_experiments::run::machine;
+use wave_apps::machine;
+use wave_fuzz::tcp::{self, Planted};
+use wave_fuzz::udp::{self, Found, Plan};
 use wave_lab::fuzz::FuzzArgs;
 use wave_lab::terminal::{counted, note, out};
 use wave_lab::{Failure, table};
@@ -146,7 +146,7 @@ pub fn execute(command: &FuzzCommand) -> ExitCode {
 fn udp(args: &UdpArgs) -> Result<(), Failure> {
     let UdpArgs { datagrams, seed, .. } = *args;
     let plan = Plan { datagrams, per_second: args.rate.into(), seed };
-    let found = fuzz_udp::run(&plan, args.quiet || args.json)?;
+    let found = udp::run(&plan, args.quiet || args.json)?;
     match args.json {
         true => out!("{}", json(args, &found)),
         false => out!("{}", text(&found)),
@@ -164,13 +164,13 @@ fn udp(args: &UdpArgs) -> Result<(), Failure> {
 
 fn tcp(args: &TcpArgs) -> Result<(), Failure> {
     let fault = args.planted.and_then(|plants| plants.0);
-    let plan = fuzz_tcp::Plan {
+    let plan = tcp::Plan {
         seeds: args.seeds,
         seed: args.seed,
         planted: fault,
         plants_all: args.planted.is_none(),
     };
-    let found = fuzz_tcp::run(&plan, args.quiet || args.json)?;
+    let found = tcp::run(&plan, args.quiet || args.json)?;
     if args.json {
         let mut value = json!(found);
         value["fuzz"] = "tcp".into();
@@ -181,7 +181,7 @@ fn tcp(args: &TcpArgs) -> Result<(), Failure> {
         out!("{}", tcp_text(&found));
     }
     let mut failed = Vec::new();
-    for fuzz_tcp::Violation { seed, oracle, what } in &found.failures {
+    for tcp::Violation { seed, oracle, what } in &found.failures {
         let name = fault.map_or("none", Planted::name);
         failed.push(format!(
             "seed {seed} breaks {}: {what}\n  again: wave fuzz tcp --seed {seed} --seeds 1 --planted {name}",
@@ -193,7 +193,7 @@ fn tcp(args: &TcpArgs) -> Result<(), Failure> {
         failed.push(format!("{} not shown", counted(untold, "more violation")));
     }
     for name in found.missed() {
-        let (seed, seeds) = (args.seed, fuzz_tcp::PLANTED_SEEDS_MAX);
+        let (seed, seeds) = (args.seed, tcp::PLANTED_SEEDS_MAX);
         failed.push(format!(
             "no history caught {name}\n  again: wave fuzz tcp --seed {seed} --seeds {seeds} --planted {name}"
         ));
@@ -204,7 +204,7 @@ fn tcp(args: &TcpArgs) -> Result<(), Failure> {
     }
 }
 
-fn tcp_text(found: &fuzz_tcp::Found) -> String {
+fn tcp_text(found: &tcp::Found) -> String {
     let counts = &found.counts;
     let mut table = table(&["what", "found"]);
     for (what, count) in [

@@ -11,7 +11,7 @@ use ratatui::crossterm::execute as send;
 use ratatui::crossterm::terminal::{self, Clear, ClearType};
 use serde_json::json;
 
-use wave_experiments::run::linux::status::{self, Run, Thread};
+use wave_app_linux::status::{self, Run, Thread};
 use wave_lab::Failure;
 use wave_lab::table;
 use wave_lab::terminal::{counted, note, out};

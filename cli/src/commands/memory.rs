@@ -14,14 +14,14 @@ use wave_linux::memory::{Backend, DeviceOptions, Group, Limits};
 use wave_memory::policies;
 
 use super::device::Way;
+use wave_app_memory::run::{Wanted, too_short};
+use wave_app_memory::{explain, run};
+use wave_apps::recording;
 use wave_experiments::bakeoff::medians::Medians;
 use wave_experiments::bakeoff::report::Results;
-use wave_experiments::memory::run::{Wanted, too_short};
-use wave_experiments::memory::{explain, run};
-use wave_experiments::run::recording;
-use wave_experiments::scenario::size;
 use wave_lab::Failure;
 use wave_lab::terminal::{note, out};
+use wave_scenario::size;
 
 #[derive(Args, Debug)]
 pub struct MemoryArgs {

@@ -36,7 +36,7 @@ use wave_lab::{policies, replay, trace};
 #[derive(Debug, Parser)]
 #[command(
     name = "wave",
-    version = wave_experiments::run::machine::version(),
+    version = wave_apps::machine::version(),
     after_help = "Examples:
   wave doctor                              what this machine can run, and why it cannot run the rest
   wave run scenarios/rocksdb-fifo.toml     the demonstration, under a minute

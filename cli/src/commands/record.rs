@@ -8,8 +8,8 @@ use serde_json::json;
 use wave_agent::OutputFile;
 use wave_sim::recorded::Schedule;
 
-use wave_experiments::record::{self, Recording, Whom};
-use wave_experiments::workload::interference;
+use wave_app_record::record::{self, Recording, Whom};
+use wave_app_record::workload::interference;
 use wave_lab::Failure;
 use wave_lab::terminal::{counted, note, out};
 use wave_report::number::{micros, short};

@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use clap::Args;
 
 use comfy_table::Table;
-use wave_experiments::reproduce::{IDS, Kind, Reproduction, Row, Snapshot, run, words};
 use wave_lab::Failure;
 use wave_lab::table;
 use wave_lab::terminal::{note, out};
+use wave_paper::reproduce::{IDS, Kind, Reproduction, Row, Snapshot, run, words};
 
 const ALL: &str = "all";
 

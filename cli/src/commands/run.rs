@@ -13,14 +13,16 @@ use wave_linux::sched::Group;
 use wave_sched::policies;
 
 use super::device::DeviceArgs;
-use wave_experiments::experiment::{self, Host, Report, Wanted};
-use wave_experiments::run::agent::{check_policy, policies_of};
+use wave_app_linux::{Part, Work};
+use wave_app_record::workload;
+use wave_apps::agent::{check_policy, policies_of};
+use wave_apps::recording;
+use wave_experiments::experiment::{self, Host, Wanted};
+use wave_experiments::run::Journal;
 use wave_experiments::run::journal::Identity;
-use wave_experiments::run::linux::{Part, Work};
-use wave_experiments::run::recording;
-use wave_experiments::run::{self, Failure, Journal};
-use wave_experiments::workload;
+use wave_lab::Failure;
 use wave_lab::terminal::{note, out};
+use wave_report::Report;
 
 #[derive(Args, Debug)]
 #[command(
@@ -197,7 +199,7 @@ fn perform(args: &RunArgs) -> Result<ExitCode, Failure> {
                 "--agent needs a command, --pid, --cgroup, --all, or a scenario on --host user";
             return Err(Failure::Scenario(why.to_owned()));
         }
-        return run_on_kernel(args, run::linux::load(file)?);
+        return run_on_kernel(args, wave_app_linux::load(file)?);
     }
     run_experiment(args, file)
 }
@@ -296,7 +298,7 @@ fn one_enclave(args: &RunArgs, work: Work) -> Result<Part, Failure> {
 /// `--json` the object.
 fn run_on_kernel(args: &RunArgs, parts: Vec<Part>) -> Result<ExitCode, Failure> {
     let record = args.record.as_deref();
-    let ran = run::linux::run(run::linux::Wanted { parts, record, json: args.json })?;
+    let ran = wave_app_linux::run(wave_app_linux::Wanted { parts, record, json: args.json })?;
     if args.json {
         out!("{}", ran.to_json());
     } else if !args.quiet {

@@ -24,8 +24,8 @@ use wave_workloads::grpc::store::Store;
 use wave_workloads::rocksdb::{self, Database};
 
 use crate::interop;
-use wave_experiments::run::Failure;
 use wave_experiments::store;
+use wave_lab::Failure;
 use wave_lab::progress::Progress;
 
 #[derive(Args, Debug)]

@@ -7,9 +7,10 @@ use clap::Args;
 use serde_json::json;
 
 use super::run::program;
+use wave_apps::machine;
 use wave_experiments::experiment::{Host, OwnAgent};
-use wave_experiments::run::{Failure, machine};
 use wave_experiments::sweep::{self, Plan, Ran, Shard, Store, ThisMachine, Work, run_shard};
+use wave_lab::Failure;
 use wave_lab::interrupt;
 use wave_lab::terminal::{counted, note, out};
 

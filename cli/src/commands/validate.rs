@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Value, json};
 
-use wave_experiments::validate::{self, Compared, Effort, Makespan, Validation};
 use wave_lab::Failure;
 use wave_lab::table;
 use wave_lab::terminal::{note, out};
+use wave_paper::validate::{self, Compared, Effort, Makespan, Validation};
 use wave_report::{Directory, ReportError};
 
 /// Largest acceptable relative errors of a saturation, a p99 and a makespan.

@@ -34,10 +34,10 @@ use redis::redis_program;
 use report::{KEPT_UP, Point, ProgramResult, Results};
 use tools::{Running, Setting, Statistics};
 
-use crate::memory::swap;
 use crate::run::{Failure, Journal};
-use crate::scenario::{SwapOn, size};
+use wave_app_memory::swap;
 use wave_lab::progress::Progress;
+use wave_scenario::{SwapOn, size};
 
 /// Interval at which savings are sampled.
 const SAMPLE: Duration = Duration::from_millis(100);

@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::pattern::Pattern;
 use super::tools::{Damon, Mglru, Ours, Reclaim, Setting};
-use crate::scenario::error::line_at;
-use crate::scenario::{ScenarioError, SwapOn, file, size};
 use wave_report::slug;
+use wave_scenario::error::line_at;
+use wave_scenario::{ScenarioError, SwapOn, file, size};
 
 /// The `kind` of these scenarios.
 pub const KIND: &str = "memory-bakeoff";

@@ -16,10 +16,10 @@ use super::pattern::{Memory, Pattern};
 use super::places::Places;
 use super::plan;
 use super::redis::{self, Redis};
-use crate::launch::{self, Process};
-use crate::scenario::size;
+use wave_apps::launch::{self, Process};
 use wave_lab::Failure;
 use wave_lab::terminal::note;
+use wave_scenario::size;
 
 /// Interval between groups of accesses.
 const TICK: Duration = Duration::from_millis(2);

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use super::curve::{self, Ratio, Spot};
 use super::plan::{self, Plan};
 use super::tools::{RIVALS, SOL};
-use crate::run::{Failure, machine};
-use crate::scenario::SwapOn;
+use wave_apps::machine;
+use wave_lab::Failure;
 use wave_report::plot::chart::{Axis, chart};
 use wave_report::plot::style::{
     DrawError, Key, axis_number, colour, legend, legend_height, log_number, log_ticks, marker,
@@ -21,6 +21,7 @@ use wave_report::plot::style::{
 use wave_report::slug;
 use wave_report::terminal::{Section, wrapped};
 use wave_report::{Directory, document, figure};
+use wave_scenario::SwapOn;
 
 /// Share of its planned access rate that a program must reach to have kept up.
 pub const KEPT_UP: f64 = 0.95;

@@ -9,7 +9,7 @@ use super::{Experiment, Host, Kind, Report, Source, Wanted, digest};
 use crate::bakeoff::report::Results;
 use crate::bakeoff::{self, Plan};
 use crate::run::Journal;
-use crate::scenario::ScenarioError;
+use wave_scenario::ScenarioError;
 
 pub(super) const KIND: Kind = Kind { names: &[bakeoff::KIND], takes_agent: false, read };
 

@@ -8,8 +8,8 @@ use wave_lab::Failure;
 use super::{Experiment, Host, Kind, Report, Source, Wanted, digest, without_live};
 use crate::run::Journal;
 use crate::run::memory::{self, MemoryResult};
-use crate::scenario::{Memory, ScenarioError, parse_memory};
 use wave_lab::interrupt;
+use wave_scenario::{Memory, ScenarioError, parse_memory};
 
 pub(super) const KIND: Kind = Kind { names: &["memory"], takes_agent: false, read };
 

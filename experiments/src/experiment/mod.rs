@@ -1,7 +1,7 @@
 //! Experiments of `wave run`, of several kinds. Each kind reads its file, runs on the hosts that it supports, and makes a
 //! report.
 //!
-//! [`KINDS`] lists them. A new kind is a file in this folder, with its own part of [`crate::scenario`] for its fields, and a
+//! [`KINDS`] lists them. A new kind is a file in this folder, with its own part of [`wave_scenario`] for its fields, and a
 //! line in that list.
 
 mod bakeoff;
@@ -18,12 +18,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 use wave_lab::Failure;
+use wave_report::Report;
 
 use crate::run::Journal;
-use crate::run::agent::{check_policy, policies_of};
-use crate::run::machine::hash;
-use crate::scenario::error::check_files;
-use crate::scenario::{ScenarioError, kind_of, refuse_sweep};
+use wave_apps::agent::{check_policy, policies_of};
+use wave_apps::machine::hash;
+use wave_scenario::error::check_files;
+use wave_scenario::{ScenarioError, kind_of, refuse_sweep};
 
 /// The side that enforces decisions in an experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,33 +84,6 @@ fn without_live(kind: &str, name: &str, wanted: &Wanted<'_>) -> Result<(), Failu
     match wanted.live {
         false => Ok(()),
         true => Err(Failure::Scenario(format!("{name}: kind = \"{kind}\" takes no --live"))),
-    }
-}
-
-/// The result of an experiment.
-pub trait Report {
-    fn text(&self) -> String;
-
-    /// As one object on one line.
-    ///
-    /// # Errors
-    /// The result has no JSON form.
-    fn json(&self) -> Result<String, Failure>;
-
-    /// Writes its files, among them the page `report.html`, into a folder of its own below `out`, and returns that folder.
-    ///
-    /// # Errors
-    /// Says which file could not be written.
-    fn write(&self, out: &Path) -> Result<PathBuf, Failure>;
-
-    /// Checks that failed, in words; empty if all passed.
-    fn failed(&self) -> Vec<String> {
-        Vec::new()
-    }
-
-    /// Whether there is a result: false if no point is valid, or if the figure that the scenario asks for is unknown.
-    fn is_measured(&self) -> bool {
-        true
     }
 }
 

@@ -10,10 +10,10 @@ use wave_sched::policies;
 use super::{Experiment, Host, Kind, OwnAgent, Report, Source, Wanted, digest};
 use crate::live::{Feed, Live};
 use crate::run::{self, Finished, Journal};
-use crate::scenario::{self, Machine, Scenario, ScenarioError};
 use wave_lab::interrupt;
+use wave_scenario::{Machine, Scenario, ScenarioError};
 
-pub(super) const KIND: Kind = Kind { names: scenario::REQUEST_KINDS, takes_agent: true, read };
+pub(super) const KIND: Kind = Kind { names: wave_scenario::REQUEST_KINDS, takes_agent: true, read };
 
 fn read(source: &Source<'_>) -> Result<Box<dyn Experiment>, ScenarioError> {
     Ok(Box::new(scenario_of(source.path, source.text, source.agent)?))
@@ -28,9 +28,9 @@ pub(crate) fn scenario_of(
     text: &str,
     own: Option<&OwnAgent>,
 ) -> Result<Scenario, ScenarioError> {
-    let Some(own) = own else { return scenario::parse(path, text, policies::NAMES) };
+    let Some(own) = own else { return wave_scenario::parse(path, text, policies::NAMES) };
     let names: Vec<&str> = own.policies.iter().map(String::as_str).collect();
-    let mut scenario = scenario::parse(path, text, &names)?;
+    let mut scenario = wave_scenario::parse(path, text, &names)?;
     if scenario.agents().next().is_none() {
         let why = "--agent: no variant of the scenario has an agent";
         return Err(ScenarioError::meaning(path, 1, why.to_owned()));
@@ -69,7 +69,7 @@ impl Experiment for Scenario {
     fn check(&self, wanted: &Wanted<'_>) -> Result<(), Failure> {
         let refuse = |why: &str| Err(Failure::Scenario(why.to_owned()));
         match wanted.host {
-            Host::Sim if matches!(self.kind, scenario::Kind::Chaos(_)) => {
+            Host::Sim if matches!(self.kind, wave_scenario::Kind::Chaos(_)) => {
                 Err(Failure::Scenario(format!(
                     "{}: kind = \"chaos\" preempts real code, so there is nothing to simulate: run it without --host sim",
                     self.name

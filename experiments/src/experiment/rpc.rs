@@ -7,8 +7,8 @@ use wave_lab::Failure;
 
 use super::{Experiment, Host, Kind, Report, Source, Wanted, digest, without_live};
 use crate::run::{Finished, Journal, rpc};
-use crate::scenario::{Rpc, ScenarioError, parse_rpc};
 use wave_lab::interrupt;
+use wave_scenario::{Rpc, ScenarioError, parse_rpc};
 
 pub(super) const KIND: Kind = Kind { names: &["rpc"], takes_agent: false, read };
 

@@ -10,10 +10,10 @@ use crate::run::Journal;
 use crate::run::udp::{self, UdpResult};
 use crate::run::udp_feedback::{self, FeedbackResult};
 use crate::run::udp_preemption::{self, PreemptionResult};
-use crate::scenario::{
+use wave_lab::interrupt;
+use wave_scenario::{
     Udp, UdpFeedback, UdpPreemption, parse_udp, parse_udp_feedback, parse_udp_preemption,
 };
-use wave_lab::interrupt;
 
 /// A kind that runs on this machine alone, with Wave's own agent.
 macro_rules! on_this_machine {

@@ -1,12 +1,12 @@
-//! Every field of every kind of scenario (docs/adr/0070): the forms of [`crate::scenario`], and those that are read here.
+//! Every field of every kind of scenario (docs/adr/0070): the forms of [`wave_scenario`], and those that are read here.
 
 mod rows;
 
 use crate::bakeoff::{self, Plan};
-use crate::run::linux::file as enclaves;
-use crate::scenario::reference::{self, Written};
+use wave_app_linux::file as enclaves;
+use wave_scenario::reference::{self, Written};
 
-pub use crate::scenario::reference::{Field, Form};
+pub use wave_scenario::reference::{Field, Form};
 
 const OWN: &[Written] = &[
     Written {

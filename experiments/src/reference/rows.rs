@@ -1,6 +1,6 @@
 //! Meanings of fields, and the examples that give defaults and ranges.
 
-use crate::scenario::reference::{DESCRIPTION, KIND, NAME, Row, row};
+use wave_scenario::reference::{DESCRIPTION, KIND, NAME, Row, row};
 
 pub(super) const BAKEOFF_EXAMPLE: &str = r#"name = "my-bakeoff"
 kind = "memory-bakeoff"

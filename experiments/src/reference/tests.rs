@@ -5,7 +5,7 @@ use toml::{Table, Value};
 use wave_sched::policies;
 
 use super::*;
-use crate::scenario::{self, ScenarioError, Source};
+use wave_scenario::{ScenarioError, Source};
 
 /// Fails if a parser has a field that the reference lacks.
 #[test]
@@ -53,7 +53,7 @@ fn value(text: &str) -> Option<Value> {
 fn with(written: &Written, field: &Field, value: &Value) -> Vec<Result<(), ScenarioError>> {
     let put = |example: &str| {
         let mut table = Value::Table(toml::from_str(example).unwrap());
-        scenario::put_at(&mut table, field.path, value).unwrap();
+        wave_scenario::put_at(&mut table, field.path, value).unwrap();
         let text = toml::to_string(&table).unwrap();
         (written.check)(Source::new(Path::new("x.toml"), &text, policies::NAMES))
     };

@@ -20,9 +20,9 @@ use super::seating;
 use super::service::Service;
 use super::system::{Hosted, attributes};
 use super::{Failure, Found, Ground, pin_housekeeping, variant_result};
-use crate::scenario::{Agent, Chaos, Variant};
 use wave_links::words::counted;
 use wave_report::model::VariantResult;
+use wave_scenario::{Agent, Chaos, Variant};
 
 const KEYS_PER_SCAN: u64 = 2_000;
 /// Allocations that a thread holds at a time.

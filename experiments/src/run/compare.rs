@@ -17,9 +17,9 @@ use super::load::Row;
 use super::point::Terms;
 use super::rounds::{AtLoad, Curves, over_rounds};
 use super::{Found, Ground, limits, mix};
-use crate::scenario::{Compare, Link, Variant, Workload};
 use wave_report::model::{Compared, Figure, RangeCost};
 use wave_report::slug;
+use wave_scenario::{Compare, Link, Variant, Workload};
 
 /// One variant at the load; each round has a figure.
 pub(super) struct Runs<'a> {
@@ -277,7 +277,6 @@ mod tests {
     use crate::run::point::for_report;
     use crate::run::system::Delta;
     use crate::run::{failed_point, variant_result};
-    use crate::scenario;
     use wave_report::model::VariantResult;
 
     const SCENARIO: &str = r#"name = "x"
@@ -304,7 +303,7 @@ link = "model:mount-evans"
     #[test]
     fn variants_are_compared_with_the_ideal_and_the_reference() {
         let file = Path::new("x.toml");
-        let scenario = scenario::parse(file, SCENARIO, policies::NAMES).unwrap();
+        let scenario = wave_scenario::parse(file, SCENARIO, policies::NAMES).unwrap();
         let saturations = [None, Some(10_000.0), Some(9_000.0)];
         let variants = scenario.variants.iter().zip(saturations).map(|(variant, saturation)| {
             VariantResult { saturation_per_second: saturation, ..variant_result(variant) }

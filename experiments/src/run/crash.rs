@@ -28,8 +28,8 @@ use super::seating;
 use super::service::{Ran, Work};
 use super::system::{Delta, EnclaveServer, Hosted, Sample};
 use super::{Failure, Found, Ground, limits, mix, pin_housekeeping, variant_result};
-use crate::scenario::{Agent, Crash, Load, Variant};
 use wave_report::model::VariantResult;
+use wave_scenario::{Agent, Crash, Load, Variant};
 
 /// Polling interval of the killing thread, which watches what decides.
 const POLL_EVERY: Duration = Duration::from_micros(50);

@@ -18,9 +18,9 @@ use super::seating::{self, Seating};
 use super::service::Work;
 use super::system::{Delta, EnclaveServer, Hosted, Sample};
 use super::{Failure, Found, Ground, mix, pin_housekeeping, take_generators_seat, variant_result};
-use crate::scenario::{Agent, Enclaves, Load, Scenario, Variant};
 use wave_links::words::counted;
 use wave_report::model::{Point, VariantResult};
+use wave_scenario::{Agent, Enclaves, Load, Scenario, Variant};
 
 /// Number of steps that [`run`] reports.
 pub(super) fn steps(scenario: &Scenario) -> u64 {

@@ -12,7 +12,7 @@ use super::neighbours::Neighbours;
 use super::point::Outcome;
 use super::rounds::{self, Machine, over_rounds};
 use super::{Failure, Found, Ground};
-use crate::scenario::{Load, Run, Scenario};
+use wave_scenario::{Load, Run, Scenario};
 
 /// Load of the confirmation run, as a share of the throughput under overload.
 pub(super) const CONFIRMED_AT: f64 = 0.95;
@@ -47,7 +47,7 @@ pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
     let (scenario, started) = (ground.scenario, Instant::now());
     let offered = offered(&scenario.run)?;
     let neighbours = Neighbours::on(&ground.cpus);
-    let row = |variant: &crate::scenario::Variant| Row { variant: variant.clone(), factor: 1.0 };
+    let row = |variant: &wave_scenario::Variant| Row { variant: variant.clone(), factor: 1.0 };
     let rows: Vec<Row> = scenario.variants.iter().map(row).collect();
     let mut alive = rounds::all(ground, &rows, &[offered], started)?;
     for (row, alive) in rows.iter().zip(&mut alive) {

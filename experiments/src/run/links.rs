@@ -3,7 +3,7 @@
 use wave_links::costs::Costs;
 
 use super::Failure;
-use crate::scenario::Link;
+use wave_scenario::Link;
 
 /// The costs of a modelled link; None for shared memory.
 pub fn costs(link: &Link) -> Result<Option<Costs>, Failure> {

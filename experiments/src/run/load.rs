@@ -7,7 +7,7 @@
 //! then left out, too, if it equals an offloaded one but for its name.
 
 use super::{Failure, Found, Ground, enough_requests, limits, rounds, without_effect};
-use crate::scenario::{Agent, Load, Placement, Run, Scenario, Scheduler, Variant};
+use wave_scenario::{Agent, Load, Placement, Run, Scenario, Scheduler, Variant};
 
 /// A variant to run, and the factor by which its loads exceed the scenario's.
 pub(super) struct Row {
@@ -120,7 +120,6 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::scenario;
 
     const SCENARIO: &str = r#"name = "x"
 kind = "load"
@@ -142,7 +141,7 @@ prestage = 4
 "#;
 
     fn scenario() -> Scenario {
-        scenario::parse(Path::new("x.toml"), SCENARIO, wave_sched::policies::NAMES).unwrap()
+        wave_scenario::parse(Path::new("x.toml"), SCENARIO, wave_sched::policies::NAMES).unwrap()
     }
 
     #[test]

@@ -3,7 +3,6 @@
 //! [`run`] dispatches on the kind of scenario; each kind has a file of its own. All of them start systems ([`system`]) seated
 //! by one rule ([`seating`]), and load them from the calling thread.
 
-pub mod agent;
 mod chaos;
 mod compare;
 mod crash;
@@ -12,16 +11,13 @@ mod ideal;
 pub mod journal;
 mod ladder;
 mod links;
-pub mod linux;
 mod load;
-pub mod machine;
 pub mod memory;
 mod neighbours;
 mod point;
 mod preemptions;
 pub mod probe;
-pub mod recording;
-pub(crate) mod rounds;
+pub mod rounds;
 pub mod rpc;
 mod saturation;
 pub mod seating;
@@ -34,9 +30,7 @@ pub mod udp_feedback;
 pub mod udp_preemption;
 mod udp_report;
 
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::ExitStatus;
 use std::sync::Arc;
 
 use wave_workloads::arrivals::Mix;
@@ -48,21 +42,16 @@ pub use session::failed_point;
 pub use wave_lab::Failure;
 
 use crate::live::Feed;
-use crate::scenario::{Kind, Machine, Scenario, Trials, Variant, Workload, defaults};
 use neighbours::Neighbours;
-use recording::{Logs, Recording};
 use seating::Seating;
 use service::Service;
+use wave_apps::machine;
+use wave_apps::recording::{Logs, Recording};
 use wave_lab::progress::Progress;
 use wave_report::RunResult;
 use wave_report::model::{Ladder, Paired, SATURATION_LIMIT_US, SATURATION_SERVED, VariantResult};
+use wave_scenario::{Kind, Machine, Scenario, Trials, Variant, Workload, defaults};
 use wave_workloads::point::Limits;
-
-/// A command's exit code; 128 plus the signal, as in shells.
-pub fn exit_code(status: ExitStatus) -> u8 {
-    let signal = || status.signal().map_or(1, |signal| 128 + signal);
-    u8::try_from(status.code().unwrap_or_else(signal)).unwrap_or(1)
-}
 
 /// A finished run.
 #[derive(Debug)]
@@ -370,14 +359,13 @@ fn variant_result(variant: &Variant) -> VariantResult {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario;
 
     fn scenario(kind: &str, host: &str) -> Scenario {
         let text = format!(
             "name = \"x\"\nkind = \"{kind}\"\n[run]\nloads_per_second = [1]\n[host]\n{host}\n[[variant]]\n\
              name = \"a\"\nplacement = \"offload\"\npolicy = \"fifo\"\n"
         );
-        scenario::parse(Path::new("x.toml"), &text, wave_sched::policies::NAMES).unwrap()
+        wave_scenario::parse(Path::new("x.toml"), &text, wave_sched::policies::NAMES).unwrap()
     }
 
     #[test]

@@ -12,9 +12,9 @@ use super::Failure;
 use super::seating::Seating;
 use super::service::{Ranges, Work};
 use super::system::{Delta, System};
-use crate::scenario::{Run, Workload};
 use wave_report::model::{ClassLatency, Cpu, Generator, Latency, Point, RangeCost};
 use wave_report::slug;
+use wave_scenario::{Run, Workload};
 
 /// Time allowed for a system to answer accepted requests after the load has ended.
 pub const DRAIN_PATIENCE: Duration = Duration::from_secs(10);

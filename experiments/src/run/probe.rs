@@ -23,8 +23,8 @@ use super::session::Session;
 use super::{Failure, Ground};
 use crate::live::Feed;
 use crate::measure::Preempted;
-use crate::scenario::{self, Class, Operation, Scenario, Variant};
 use wave_lab::progress::Progress;
+use wave_scenario::{Class, Operation, Scenario, Variant};
 
 /// The class of RANGE queries.
 const RANGE: &str = "RANGE";
@@ -45,7 +45,7 @@ impl Native {
         range_us: f64,
         progress: &Progress,
     ) -> Result<Native, Failure> {
-        let parsed = scenario::parse(Path::new("ladder.toml"), LADDER, policies::NAMES);
+        let parsed = wave_scenario::parse(Path::new("ladder.toml"), LADDER, policies::NAMES);
         let mut base = parsed.map_err(|error| Failure::Scenario(error.to_string()))?;
         let class = |&service_us: &f64| Class {
             name: service_us.to_string(),

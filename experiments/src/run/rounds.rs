@@ -8,8 +8,8 @@ mod curves;
 #[cfg(test)]
 mod known;
 
-pub(crate) use conclusion::{Machine, of as conclude};
-pub(crate) use curves::{At, Curves, Rounds, samples_of};
+pub use conclusion::{Machine, of as conclude};
+pub use curves::{At, Curves, Rounds, samples_of};
 
 use std::time::Instant;
 
@@ -23,8 +23,8 @@ use super::point::Outcome;
 use super::preemptions::Preempted;
 use super::session::Session;
 use super::{Failure, Found, Ground, compare, limits, variant_result};
-use crate::scenario::Trials;
 use wave_report::model::{Figure, VariantResult};
+use wave_scenario::Trials;
 
 /// One trial of a row in a round, as kept in the journal.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -111,7 +111,7 @@ pub(super) fn all<'a>(
 }
 
 /// The median of a figure over rounds, with its interval if there are enough of them.
-pub(crate) fn over_rounds(rounds: &[f64]) -> Figure {
+pub fn over_rounds(rounds: &[f64]) -> Figure {
     let value = wave_compare::median(rounds).unwrap_or(0.0);
     let interval = Estimate::of_rounds(rounds).map(|estimate| (estimate.low, estimate.high));
     Figure { value, interval }

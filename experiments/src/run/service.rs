@@ -12,9 +12,9 @@ use wave_workloads::rocksdb::{self, Database};
 use wave_workloads::service::{self, Calibrated, Clock, Served};
 
 use super::Failure;
-use crate::scenario::{Class, Operation, Workload};
 use wave_lab::interrupt;
 use wave_lab::progress::Progress;
+use wave_scenario::{Class, Operation, Workload};
 
 /// A filled database, and the service time of each class.
 #[derive(Debug)]

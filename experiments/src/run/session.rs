@@ -13,7 +13,7 @@ use super::seating;
 use super::service::Work;
 use super::system::System;
 use super::{Failure, Ground, mix, pin_housekeeping, take_generators_seat};
-use crate::scenario::Variant;
+use wave_scenario::Variant;
 
 /// A running system.
 pub(super) struct Session<'a> {

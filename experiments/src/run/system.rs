@@ -15,11 +15,11 @@ use wave_workloads::linux_threads::{self, Pool};
 use wave_workloads::service::Clock;
 
 use super::Failure;
-use super::agent::AgentProcess;
-use super::recording::Logs;
 use super::seating::Seating;
 use super::service::Work;
-use crate::scenario::{
+use wave_apps::agent::AgentProcess;
+use wave_apps::recording::Logs;
+use wave_scenario::{
     Agent, Home, Host, Link, Mapping, Queue, Scheduler, Threads, Transport, Variant,
 };
 

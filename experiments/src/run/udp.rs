@@ -12,15 +12,15 @@ use wave_workloads::cpu;
 use wave_workloads::udp::{Asked, ClosedLoad, Shape};
 
 pub use self::result::{Row, UdpResult};
-use super::agent::AgentProcess;
 use super::neighbours::Neighbours;
 use super::rpc::host_options;
 use super::seating::{self, Seating};
 use super::udp_report::Header;
 use super::{Failure, Journal, pin_housekeeping, take_generators_seat};
-use crate::scenario::Udp;
 use crate::store;
+use wave_apps::agent::AgentProcess;
 use wave_lab::progress::Progress;
+use wave_scenario::Udp;
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct Measured {

@@ -14,16 +14,16 @@ use wave_workloads::recorder::decode;
 use wave_workloads::udp::{Asked, ClosedLoad, Generator, Outcome, Settings, Shape};
 
 pub use self::result::{FeedbackResult, Row};
-use super::agent::AgentProcess;
 use super::neighbours::Neighbours;
 use super::rounds::over_rounds;
 use super::rpc::host_options;
 use super::seating::{self, Seating};
 use super::udp_report::Header;
 use super::{Failure, Journal, pin_housekeeping, take_generators_seat};
-use crate::scenario::UdpFeedback;
 use crate::store;
+use wave_apps::agent::AgentProcess;
 use wave_lab::progress::Progress;
+use wave_scenario::UdpFeedback;
 
 /// Requests in flight on each socket of the capacity measurement.
 const UNDER_WAY: u32 = 4;

@@ -20,8 +20,8 @@ use super::point::Terms;
 use super::seating;
 use super::udp_report::Header;
 use super::{Failure, Journal};
-use crate::scenario::UdpPreemption;
 use wave_lab::progress::Progress;
+use wave_scenario::UdpPreemption;
 
 /// Number of keys of the load's generator. Spinning needs none.
 const KEYS: u64 = 1;
@@ -175,7 +175,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::scenario::parse_udp_preemption;
+    use wave_scenario::parse_udp_preemption;
 
     fn scenario() -> UdpPreemption {
         let text = include_str!("../../../scenarios/mtg-fig2.toml");

@@ -10,7 +10,7 @@ use wave_report::{Directory, ReportError, document, figure, folder};
 
 use super::neighbours::Neighbours;
 use super::{Failure, Journal, links, machine, rounds};
-use crate::scenario::Link;
+use wave_scenario::Link;
 
 /// The common fields of a result.
 #[derive(Clone, Debug, Serialize)]

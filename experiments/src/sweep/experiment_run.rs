@@ -6,9 +6,9 @@ use serde_json::Value;
 use wave_lab::Failure;
 
 use crate::experiment::{self, Host, OwnAgent, Wanted};
-use crate::run::machine::hash;
-use crate::scenario::ScenarioError;
-use crate::scenario::error::absolute_files;
+use wave_apps::machine::hash;
+use wave_scenario::ScenarioError;
+use wave_scenario::error::absolute_files;
 
 /// A whole experiment with one combination of values.
 #[derive(Debug, Clone, PartialEq)]

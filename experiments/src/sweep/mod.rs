@@ -26,7 +26,7 @@ pub use this_machine::ThisMachine;
 use serde_json::Value;
 use wave_workloads::point::Point;
 
-use crate::scenario::Scenario;
+use wave_scenario::Scenario;
 
 /// Why a point could not be run; shown to the user.
 pub type RunError = Box<dyn std::error::Error + Send + Sync>;

@@ -8,11 +8,11 @@ use serde_json::Value;
 
 use super::experiment_run::ExperimentRun;
 use crate::experiment::{Host, OwnAgent, scenario_of};
-use crate::run::machine::hash;
-use crate::scenario::{
+use wave_apps::machine::hash;
+use wave_lab::Failure;
+use wave_scenario::{
     self, Link, Load, Machine, Scenario, ScenarioError, Scheduler, Sweep, SweepAxis, Variant,
 };
-use wave_lab::Failure;
 
 /// Version of the files' format in a store; any other is refused.
 const FORMAT: u32 = 2;
@@ -123,13 +123,13 @@ impl Plan {
         version: &str,
     ) -> Result<Plan, Failure> {
         let wrong = |error: ScenarioError| Failure::Scenario(error.to_string());
-        if scenario::has_points(text) {
+        if wave_scenario::has_points(text) {
             let read = |text: &str| scenario_of(path, text, agent);
-            let sweep = scenario::parse_sweep(path, text, &read).map_err(wrong)?;
+            let sweep = wave_scenario::parse_sweep(path, text, &read).map_err(wrong)?;
             Plan::of_points(path, text, version, &sweep)
         } else {
             let read = |text: &str| ExperimentRun::read(path, text, agent);
-            let sweep = scenario::parse_sweep(path, text, &read).map_err(wrong)?;
+            let sweep = wave_scenario::parse_sweep(path, text, &read).map_err(wrong)?;
             Plan::of_runs(path, text, version, sweep)
         }
     }

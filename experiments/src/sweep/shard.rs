@@ -12,9 +12,9 @@ use super::plan::{Job, Work};
 use super::store::{Measured, Store, Stored};
 use super::{RunError, Runner};
 use crate::run::{Failure, failed_point, limits};
-use crate::scenario::{Load, Scenario};
 use wave_lab::progress::Progress;
 use wave_lab::terminal::counted;
+use wave_scenario::{Load, Scenario};
 
 /// One of `count` parts of a sweep: the points whose number leaves `index` when divided by `count`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use wave_workloads::point::{Point, SearchResult};
 
 use super::plan::Manifest;
 use super::shard::Shard;
-use crate::run::machine::hash;
+use wave_apps::machine::hash;
 use wave_lab::Failure;
 use wave_report::make_folder;
 

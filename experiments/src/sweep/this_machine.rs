@@ -11,7 +11,7 @@ use wave_workloads::point::Point;
 use super::{ExperimentRun, RunError, Runner};
 use crate::run::journal;
 use crate::run::sim::Simulated;
-use crate::scenario::Scenario;
+use wave_scenario::Scenario;
 
 /// Simulates points, each in a world of its own whose time is virtual. Runs an experiment as `wave run` does, with its
 /// files in a directory of the store.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use wave_experiments::run::machine::kernel;
+use wave_apps::machine::kernel;
 
 /// Facts about the machine, from files below `/`.
 pub struct Remedies {

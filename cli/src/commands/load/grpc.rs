@@ -187,7 +187,7 @@ fn show(args: &GrpcArgs, outcome: &Outcome) -> std::io::Result<()> {
             Outcome::Closed(closed) => json!({ "loop": "closed", "result": closed }),
         };
         value["load"] = "grpc".into();
-        value["version"] = wave_experiments::run::machine::version().into();
+        value["version"] = wave_apps::machine::version().into();
         value["target"] = args.target.clone().into();
         value["mix"] = args.mix.to_string().into();
         value["connections"] = args.connections.into();

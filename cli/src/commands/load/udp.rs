@@ -184,7 +184,7 @@ fn show(args: &UdpArgs, outcome: &Outcome) -> std::io::Result<()> {
         let value = json!({
             "load": "udp",
             "loop": "open",
-            "version": wave_experiments::run::machine::version(),
+            "version": wave_apps::machine::version(),
             "target": args.target,
             "mix": args.mix.to_string(),
             "sockets": args.sockets,

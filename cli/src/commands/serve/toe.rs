@@ -13,7 +13,7 @@ use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use wave_confine::{Profile, Role};
-use wave_experiments::run::Failure;
+use wave_lab::Failure;
 use wave_links::tell;
 use wave_posix::{Stream, StreamId, Toe};
 

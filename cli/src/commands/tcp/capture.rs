@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use wave_agent::OutputFile;
-use wave_experiments::run::Failure;
 use wave_front_tcp::{CaptureRequest, captures_path};
+use wave_lab::Failure;
 use wave_links::say;
 use wave_links::words::counted;
 

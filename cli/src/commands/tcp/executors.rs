@@ -2,8 +2,9 @@
 
 use clap::Args;
 use serde_json::json;
-use wave_experiments::run::{Failure, machine};
-use wave_experiments::tcp_executors::{self, Found};
+use wave_apps::machine;
+use wave_fuzz::executors::{self, Found};
+use wave_lab::Failure;
 use wave_lab::table;
 use wave_lab::terminal::out;
 
@@ -47,7 +48,7 @@ pub struct ExecutorsArgs {
 }
 
 pub fn executors(args: &ExecutorsArgs) -> Result<(), Failure> {
-    let found = tcp_executors::run(args.seed, args.seeds, args.quiet || args.json)?;
+    let found = executors::run(args.seed, args.seeds, args.quiet || args.json)?;
     if args.json {
         let mut value = json!(found);
         value["version"] = machine::version().into();
@@ -58,7 +59,7 @@ pub fn executors(args: &ExecutorsArgs) -> Result<(), Failure> {
     }
     let mut failed = Vec::new();
     for difference in &found.failures {
-        let tcp_executors::Failed { seed, executor, what } = difference;
+        let executors::Failed { seed, executor, what } = difference;
         failed.push(format!(
             "seed {seed}, {executor}: {what}\n  again: wave tcp executors --seed {seed} --seeds 1"
         ));

@@ -10,7 +10,7 @@ use std::process::Command;
 use clap::Args;
 use rustix::io::Errno;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
-use wave_experiments::run::Failure;
+use wave_lab::Failure;
 use wave_posix::{find_program, inspect_program};
 
 use super::default_socket;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use clap::Args;
 use comfy_table::{Table, presets};
 use serde_json::Value;
-use wave_experiments::run::Failure;
 use wave_front_tcp::path_of;
+use wave_lab::Failure;
 use wave_lab::terminal::print;
 
 use super::default_socket;

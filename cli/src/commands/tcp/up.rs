@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use clap::Args;
 use wave_agent::{Seat, serve};
 use wave_confine::{Profile, Role, User};
-use wave_experiments::run::Failure;
 use wave_front_tcp::{
     Captures, Door, DoorOptions, GroupWires, Inquiries, Paths, Successors, TcpFront, TcpOptions,
     Traces, WireKind, holder_of, steering_over,
 };
+use wave_lab::Failure;
 use wave_links::cpus::Cpus;
 use wave_links::{say, tell};
 use wave_tcp::congestion::Algorithm;

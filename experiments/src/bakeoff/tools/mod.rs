@@ -18,7 +18,7 @@ pub use reclaim::Reclaim;
 
 use super::cgroup::Cgroup;
 use super::places::Places;
-use crate::memory::overhead::{Before, slab_bytes};
+use wave_app_memory::overhead::{Before, slab_bytes};
 use wave_lab::Failure;
 
 /// SOL: its savings are compared with those of [`RIVALS`].

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use wave_linux::memory::{Enclave, Group, Limits, Options};
 
 use super::super::places::Places;
-use crate::memory::agent;
-use crate::run::agent::AgentProcess;
+use wave_app_memory::agent;
+use wave_apps::agent::AgentProcess;
 use wave_lab::Failure;
 use wave_memory::{policies, serve};
 

@@ -31,14 +31,14 @@ use self::served::{NICE, Served};
 use super::neighbours::Neighbours;
 use super::seating::{self, Seating};
 use super::{Failure, Journal, describe, machine};
-use crate::memory::agent;
-use crate::memory::overhead::Before;
-use crate::memory::sample::Sample;
-use crate::run::agent::AgentProcess;
-use crate::scenario::{Managed, Memory};
+use wave_app_memory::agent;
+use wave_app_memory::overhead::Before;
+use wave_app_memory::sample::Sample;
+use wave_apps::agent::AgentProcess;
 use wave_lab::progress::Progress;
 use wave_report::number::short;
 use wave_report::slug;
+use wave_scenario::{Managed, Memory};
 
 /// A process that reports nothing for this long hangs.
 const HEAR_PATIENCE: Duration = Duration::from_secs(30);
@@ -75,7 +75,7 @@ pub fn run(
     ));
     // Taken down last.
     let swap = match memory.swap_on {
-        Some(swap_on) => crate::memory::swap::set_up(swap_on, memory.swap_bytes),
+        Some(swap_on) => wave_app_memory::swap::set_up(swap_on, memory.swap_bytes),
         None => Swap::set_up(memory.swap_bytes),
     };
     let swap = swap.map_err(Failure::cannot)?;
@@ -238,7 +238,7 @@ impl Ground<'_> {
                     workload.keys,
                     workload.value_bytes,
                     workload.block_bytes,
-                    crate::scenario::size::show(ready.held_bytes)
+                    wave_scenario::size::show(ready.held_bytes)
                 ),
             ));
             facts.push((
@@ -269,7 +269,7 @@ impl Ground<'_> {
                 format!("swap on {}", self.swap.path().display()),
                 format!(
                     "{}, set up for the run",
-                    crate::scenario::size::show(self.memory.swap_bytes)
+                    wave_scenario::size::show(self.memory.swap_bytes)
                 ),
             ),
         ]);

@@ -24,7 +24,7 @@ use wave_workloads::rocksdb::Database;
 use wave_workloads::service::Calibrated;
 
 use super::served::NICE;
-use crate::scenario::CachedWorkload;
+use wave_scenario::CachedWorkload;
 
 /// Interval between reports of latencies.
 pub const INTERVAL: Duration = Duration::from_secs(1);

@@ -14,16 +14,16 @@ use wave_workloads::recorder::{self, Latency};
 
 use self::against::{AGAINST, conclusion};
 use super::process::Ready;
-use crate::memory::run::too_short;
-use crate::memory::sample::Sample;
 use crate::run::{Failure, machine};
-use crate::scenario::size::{show, show_signed};
-use crate::scenario::{Managed, Memory};
+use wave_app_memory::run::too_short;
+use wave_app_memory::sample::Sample;
 use wave_links::words::counted;
 use wave_report::Directory;
 use wave_report::model::Machine;
 use wave_report::number::{micros, short};
 use wave_report::terminal::{Section, wrapped};
+use wave_scenario::size::{show, show_signed};
+use wave_scenario::{Managed, Memory};
 
 /// The paper's unit for the cost of managing memory.
 const PER_BYTES: f64 = (4_u64 << 30) as f64;
@@ -613,7 +613,7 @@ pub(super) mod tests {
     fn result(ran: Vec<Ran>) -> MemoryResult {
         let text = "name = \"m\"\nkind = \"memory\"\n[workload]\ngets_per_second = 1000\n\
                     [[variant]]\nname = \"without\"\n[[variant]]\nname = \"sol\"\npolicy = \"sol\"\n";
-        let memory = crate::scenario::parse_memory(Path::new("m.toml"), text).unwrap();
+        let memory = wave_scenario::parse_memory(Path::new("m.toml"), text).unwrap();
         let machine = Machine { cpus: 2, model: "m".into(), kernel: "6.1".into() };
         MemoryResult::new(&memory, "user", "now".into(), machine, "seats".into(), ran, Vec::new())
     }

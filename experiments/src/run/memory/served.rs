@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use super::process::{Order, Ready, Told};
-use crate::launch::{self, Process};
+use wave_apps::launch::{self, Process};
 use wave_lab::Failure;
 
 /// Time allowed for the process to end after its input has.

@@ -13,14 +13,14 @@ use wave_memory::wire::{BATCH_PAGES, STRIP_BATCHES};
 use wave_sim::memory::{self, Report, Setup, Work};
 
 use super::report::{MemoryResult, Ran, Second};
-use crate::memory::sample::{Sample, held_by_guard};
-use crate::run::recording::{Logs, Recording};
 use crate::run::sim::parallel;
 use crate::run::sim::point::sink;
 use crate::run::{Failure, Journal, machine};
-use crate::scenario::size::show;
-use crate::scenario::{CachedWorkload, Managed, Memory};
+use wave_app_memory::sample::{Sample, held_by_guard};
+use wave_apps::recording::{Logs, Recording};
 use wave_lab::progress::Progress;
+use wave_scenario::size::show;
+use wave_scenario::{CachedWorkload, Managed, Memory};
 
 const PAGE_BYTES: u64 = 4096;
 const STRIP_PAGES: u64 = STRIP_BATCHES as u64 * BATCH_PAGES as u64;
@@ -258,55 +258,33 @@ mod tests {
     use std::collections::BTreeSet;
 
     use serde_json::Value;
-    use wave_core::link::Transport;
     use wave_core::log::LogReader;
     use wave_core::replay::Replay;
     use wave_memory::policies;
 
     use super::*;
-    use crate::reproduce::sol;
     use crate::same_keys::keys;
-    use crate::scenario;
 
-    /// As in `wave reproduce sol`: a GiB, of which the paper's share is hot, each hot page touched every two seconds, for two
-    /// epochs.
+    /// The paper's share of hot pages.
+    const HOT_SHARE: f64 = 21.3 / 102.0;
+
+    /// A GiB, of which the paper's share is hot, each hot page touched every two seconds, for two epochs.
     fn scenario(more: &str) -> Memory {
         let pages = 64 * STRIP_PAGES;
-        let hot = (pages as f64 * sol::HOT_SHARE) as u64;
-        let gets = hot as f64 * sol::HOT_PER_SECOND;
+        let hot = (pages as f64 * HOT_SHARE) as u64;
+        let gets = hot as f64 * 0.5;
         let text = format!(
             "name = \"small\"\nkind = \"memory\"\n[workload]\nkeys = 4194304\nvalue_bytes = 248\ncache = \"1GiB\"\n\
              hot_keys = {}\nhot_gets = 1.0\ngets_per_second = {gets:?}\n[run]\nseconds = 76.8\nwarmup_seconds = 38\n\
              seed = 1\n[memory]\nrefaults_percent = 0.2\n{more}[[variant]]\nname = \"without\"\n[[variant]]\nname = \"SOL\"\n\
              policy = \"sol:shortest_ms=600\"\n",
-            sol::HOT_SHARE
+            HOT_SHARE
         );
-        scenario::parse_memory(Path::new("small.toml"), &text).unwrap()
+        wave_scenario::parse_memory(Path::new("small.toml"), &text).unwrap()
     }
 
     fn json(result: &MemoryResult) -> Value {
         serde_json::to_value(result).unwrap()
-    }
-
-    #[test]
-    fn values_equal_those_of_wave_reproduce() {
-        let result = run(&scenario(""), true, None, &Journal::none()).unwrap();
-        let json = json(&result);
-        let theirs = sol::manage_across(64, Transport::DmaAsync);
-        let last = &json["variants"][1]["seconds"].as_array().unwrap().last().unwrap()["memory"];
-        for (name, theirs) in &theirs.values {
-            let key = format!("{name}_cpu_seconds");
-            let nanos = |seconds: f64| (seconds * 1e9).round() as u64;
-            let ours = nanos(last[&key].as_f64().unwrap());
-            assert_eq!(ours, nanos(theirs / 100.0 * 76.8), "{name}");
-            assert!(ours > 0, "{name}");
-        }
-        assert_eq!(theirs.values.len(), 2);
-        // The hot part stays, and nothing else does.
-        let reduction = json["resident_reduction"].as_f64().unwrap();
-        assert!((reduction - (1.0 - sol::HOT_SHARE)).abs() < 1e-3, "{reduction}");
-        assert_eq!((&json["host"], &json["get_p50_ratio"]), (&"sim".into(), &Value::Null));
-        assert!(result.failed().is_empty());
     }
 
     #[test]

@@ -14,7 +14,7 @@ const OTHERS_SHARE_MAX: f64 = 0.25;
 
 /// The machine during the rounds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Machine {
+pub struct Machine {
     cpus: usize,
     /// CPUs that other processes used, on average; `None` if the system does not tell.
     others: Option<f64>,
@@ -22,13 +22,13 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// The CPUs `cpus` since `before`, which was measured on them. All agents must have ended: then they count as this process's.
-    pub(crate) fn since(before: Option<Neighbours>, cpus: &[usize]) -> Machine {
+    pub fn since(before: Option<Neighbours>, cpus: &[usize]) -> Machine {
         let others = before.zip(Neighbours::on(cpus)).map(|(before, now)| now.cpus_since(&before));
         Machine { cpus: cpus.len(), others }
     }
 
     /// CPUs that other processes used, on average; `None` if the system does not tell.
-    pub(crate) fn others(self) -> Option<f64> {
+    pub fn others(self) -> Option<f64> {
         self.others
     }
 
@@ -38,7 +38,7 @@ impl Machine {
     }
 
     /// The conclusion of a run that tells nothing, because the machine was busy.
-    pub(crate) fn too_busy(self) -> Option<String> {
+    pub fn too_busy(self) -> Option<String> {
         self.is_busy().then(|| {
             format!(
                 "Other processes used {:.1} of {} CPUs, so this run says nothing about a quiet machine.",
@@ -50,7 +50,7 @@ impl Machine {
 }
 
 /// The conclusion from the rows' curves, of which `reference` is the one that others are compared with, at the p99 that `at` names.
-pub(crate) fn of(curves: &Curves, reference: usize, at: At, machine: Machine) -> Paired {
+pub fn of(curves: &Curves, reference: usize, at: At, machine: Machine) -> Paired {
     let mut orders = curves.orders();
     if machine.is_busy() {
         orders.iter_mut().for_each(|order| order.claimed = None);

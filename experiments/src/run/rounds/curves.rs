@@ -11,7 +11,7 @@ use wave_workloads::recorder::{LATENCY_MAX_NS, decode};
 const P99: f64 = 0.99;
 
 /// The trials of one row at one load, a round each.
-pub(crate) struct Rounds<'a> {
+pub struct Rounds<'a> {
     pub per_second: f64,
     /// Each trial's point, and the time of its start since that of the run, in seconds.
     pub trials: Vec<(&'a Point, f64)>,
@@ -19,14 +19,14 @@ pub(crate) struct Rounds<'a> {
 
 /// The p99 at which loads are compared.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum At {
+pub enum At {
     /// The lowest that any row has at its highest load, in the rounds considered.
     LowestAtTop,
     Ns(f64),
 }
 
 /// The rows of a run.
-pub(crate) struct Curves {
+pub struct Curves {
     /// Class of requests whose p99 this is.
     pub class: String,
     pub rounds: usize,
@@ -241,10 +241,7 @@ fn samples(point: &Point, class: &str) -> Vec<(f64, u64)> {
 }
 
 /// The same of latencies measured anywhere; `None` if there was no such request.
-pub(crate) fn samples_of(
-    point: &Point,
-    latencies: Option<&ClassLatency>,
-) -> Option<Vec<(f64, u64)>> {
+pub fn samples_of(point: &Point, latencies: Option<&ClassLatency>) -> Option<Vec<(f64, u64)>> {
     let not_done = point.sent.saturating_sub(point.done);
     let done = latencies.and_then(|of| decode(&of.histogram).ok()).filter(|of| !of.is_empty());
     let slowest = |count: u64| (LATENCY_MAX_NS as f64, count);

@@ -15,7 +15,6 @@ use wave_sim::experiment::serve_disturbed;
 use wave_sim::requests::{Arrival, Load};
 
 use crate::run::sim::Simulated;
-use crate::scenario;
 
 const SCENARIO: &str = include_str!("../../../../scenarios/rocksdb-fifo.toml");
 /// CPU time taken from a thread that never slept, on each of two CPUs beside a build: the CPU, and the start and the length of each gap of at
@@ -104,7 +103,7 @@ struct Row {
 }
 
 fn rows() -> Vec<Row> {
-    let parsed = scenario::parse(Path::new("rocksdb-fifo.toml"), SCENARIO, policies::NAMES);
+    let parsed = wave_scenario::parse(Path::new("rocksdb-fifo.toml"), SCENARIO, policies::NAMES);
     let scenario = parsed.unwrap();
     let row = |name, variant: &str, stalls| {
         let variant = scenario.variants.iter().find(|one| one.name == variant).unwrap();

@@ -23,14 +23,14 @@ use self::seats::{Equal, Seats, twin};
 pub use self::serving::{Measured, enclave_options, host_options};
 use self::serving::{Serving, Wanted};
 use super::neighbours::Neighbours;
-use super::recording::Recording;
 use super::rounds::{At, Curves, Machine, Rounds, conclude, of_trials};
 use super::{Failure, Finished, Journal, links, machine};
-use crate::scenario::{Rpc, Stack};
+use wave_apps::recording::Recording;
 use wave_lab::interrupt;
 use wave_lab::progress::Progress;
 use wave_report::RunResult;
 use wave_report::model::SATURATION_SERVED;
+use wave_scenario::{Rpc, Stack};
 
 /// Runs `scenario` from the calling thread, which becomes the generator. Schedulers write logs into the directory `record`, if
 /// given. Trials that `journal` has are not run.

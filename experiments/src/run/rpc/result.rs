@@ -12,12 +12,12 @@ use crate::run::point::for_report;
 use crate::run::rounds::Curves;
 use crate::run::saturation::{put_saturations, saturation};
 use crate::run::system::Delta;
-use crate::scenario::{Rpc, RpcPlacement, Stack};
 use wave_lab::table as empty_table;
 use wave_report::RunResult;
 use wave_report::model::{Figure, ServedShare, VariantResult};
 use wave_report::number::{difference, micros, short, thousands};
 use wave_report::terminal::{self, Section, marked};
+use wave_scenario::{Rpc, RpcPlacement, Stack};
 
 /// Name of the agents' part of an account in native runs, which includes polling: they look for work as long as they have a
 /// CPU.

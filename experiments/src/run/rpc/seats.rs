@@ -1,7 +1,7 @@
 //! Cores of each variant: the host's for its workers, and the CPUs of its agents.
 
 use crate::run::seating::{self, Seating};
-use crate::scenario::{Rpc, Stack};
+use wave_scenario::{Rpc, Stack};
 
 /// The quantity that is equal in all variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Seats {
 /// The variant that is the same system as `stack` under another name, if there is one: with equal workers, an agent on the host
 /// equals an offloaded one over the same link.
 pub fn twin<'a>(scenario: &'a Rpc, stack: &Stack, equal: Equal) -> Option<&'a Stack> {
-    use crate::scenario::RpcPlacement::{OffloadAll, OnhostAll};
+    use wave_scenario::RpcPlacement::{OffloadAll, OnhostAll};
     let is_same = |other: &&Stack| {
         (other.placement, &other.policy, &other.steer, &other.link)
             == (OffloadAll, &stack.policy, &stack.steer, &stack.link)

@@ -18,14 +18,14 @@ use wave_workloads::rocksdb::Database;
 
 use super::Trial;
 use super::seats::Seats;
-use crate::launch::START_PATIENCE;
-use crate::run::agent::AgentProcess;
 use crate::run::point::pooled;
-use crate::run::recording::{Log, Logs};
 use crate::run::seating::Seating;
 use crate::run::{Failure, pin_housekeeping, system, take_generators_seat};
-use crate::scenario::{Link, Rpc, RpcPlacement, RpcWorkload, Stack, Trials, defaults};
 use crate::{cpu_time, store};
+use wave_apps::agent::AgentProcess;
+use wave_apps::launch::START_PATIENCE;
+use wave_apps::recording::{Log, Logs};
+use wave_scenario::{Link, Rpc, RpcPlacement, RpcWorkload, Stack, Trials, defaults};
 
 /// Entries of 56 bytes in each queue of a worker that holds one call at a time.
 const ENTRIES: u32 = 64;

@@ -22,13 +22,13 @@ use super::limits;
 use super::result::{self, Row};
 use super::seats::{Equal, Seats, twin};
 use super::serving::{Measured, Used};
-use crate::run::recording::Recording;
 use crate::run::sim::parallel;
 use crate::run::sim::point::{delta, point, sinks};
 use crate::run::{Failure, Finished, Journal, links, machine};
-use crate::scenario::{Link, Rpc, RpcPlacement, Stack};
+use wave_apps::recording::Recording;
 use wave_lab::progress::Progress;
 use wave_report::RunResult;
+use wave_scenario::{Link, Rpc, RpcPlacement, Stack};
 
 /// After this many unserved loads in a row, a variant is offered no higher ones.
 const SATURATED_LOADS: usize = 2;

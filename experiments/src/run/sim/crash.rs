@@ -15,13 +15,13 @@ use wave_sim::world::World;
 
 use super::super::crash::{Kill, Tally, extra};
 use super::super::point::for_report;
-use super::super::recording::Logs;
 use super::super::service::Ran;
 use super::super::{limits, variant_result};
 use super::point::{of_served, sinks};
 use super::{Failure, Found, Ground, Simulated, parallel};
-use crate::scenario::{Crash, Load, Variant};
+use wave_apps::recording::Logs;
 use wave_report::model::VariantResult;
+use wave_scenario::{Crash, Load, Variant};
 
 /// Polling interval for what decides.
 const POLL_EVERY: Nanos = Nanos::from_micros(10);

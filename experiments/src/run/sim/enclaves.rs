@@ -17,8 +17,8 @@ use super::super::variant_result;
 use super::crash::Ended;
 use super::point::{of_served, sinks};
 use super::{Failure, Found, Ground, Simulated, parallel};
-use crate::scenario::{Enclaves, Load, Scenario, Variant};
 use wave_report::model::Point;
+use wave_scenario::{Enclaves, Load, Scenario, Variant};
 
 /// Time allowed for accepted requests to end.
 const PATIENCE: Nanos = Nanos::from_millis(3_000);

@@ -10,7 +10,7 @@ use super::super::saturation::put_saturations;
 use super::super::{compare, ladder, limits, variant_result};
 use super::point::{refine, search};
 use super::{Failure, Found, Ground, Simulated, parallel};
-use crate::scenario::{Load, Scenario, Variant};
+use wave_scenario::{Load, Scenario, Variant};
 
 impl Ground<'_> {
     /// Runs one point of this variant, unless an earlier run has finished it.

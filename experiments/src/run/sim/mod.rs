@@ -17,12 +17,12 @@ use std::sync::Arc;
 pub use point::point;
 pub use setup::Simulated;
 
-use super::recording::Recording;
 use super::{Failure, Finished, Found, Journal, kind_name};
-use crate::scenario::{Kind, Scenario, Threads, Variant};
+use wave_apps::recording::Recording;
 use wave_lab::progress::Progress;
 use wave_report::RunResult;
 use wave_report::model::SATURATION_LIMIT_US;
+use wave_scenario::{Kind, Scenario, Threads, Variant};
 
 /// Shared context of every kind of scenario.
 struct Ground<'a> {
@@ -87,7 +87,7 @@ pub fn run(
         (what, "which takes no virtual time".to_owned())
     }));
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut machine = super::machine::machine(cpus);
+    let mut machine = wave_apps::machine::machine(cpus);
     machine.model = format!("simulated {}, on {}", scenario.machine, machine.model);
     let result = RunResult {
         scenario: scenario.name.clone(),
@@ -96,7 +96,7 @@ pub fn run(
         description: scenario.description.clone(),
         limit_us: SATURATION_LIMIT_US,
         seed: scenario.run.seed,
-        version: super::machine::version().to_owned(),
+        version: wave_apps::machine::version().to_owned(),
         machine,
         seating: "Simulated: every host core, agent and generator has a CPU for itself.".to_owned(),
         started,

@@ -17,7 +17,7 @@ use wave_core::policy::{Desk, Policy, Progress};
 use wave_core::snapshot::Snapshot;
 use wave_sim::agent::{Decider, Elsewhere, PolicyText};
 
-use crate::launch::Process;
+use wave_apps::launch::Process;
 
 /// The policy of this name and settings, of a user's agent program.
 pub fn policy_of(program: PathBuf, text: &str) -> PolicyText {

@@ -15,10 +15,10 @@ use wave_workloads::point::{self as measured, Limits, Point};
 use wave_workloads::recorder::{Recorded, Window};
 
 use super::super::point::{self as native, account, for_report};
-use super::super::recording::{self, Logs};
 use super::super::session::failed_point;
 use super::super::system::Delta;
 use super::{Failure, Simulated};
+use wave_apps::recording::{self, Logs};
 
 use wave_lab::terminal::note;
 

@@ -13,7 +13,7 @@ use wave_sim::requests::{Class, Load, Service, Threads};
 use super::super::{links, system};
 use super::Failure;
 use super::own_policy::policy_of;
-use crate::scenario::{self, Agent, Link, Placement, Scenario, Variant};
+use wave_scenario::{Agent, Link, Placement, Scenario, Variant};
 
 /// Host cores for which one context submits requests: creating a thread across a PCIe-like link takes most of a microsecond.
 const CORES_PER_GENERATOR: u32 = 8;
@@ -67,7 +67,7 @@ impl Simulated {
         };
         setup.check().map_err(|error| bad(&error))?;
         let nanos = |seconds: f64| Nanos((seconds * 1e9).round() as u64);
-        let class = |class: &scenario::Class| Class {
+        let class = |class: &wave_scenario::Class| Class {
             name: class.name.clone(),
             weight: class.weight,
             service: Service::Fixed(Nanos((class.service_us * 1e3).round() as u64)),
@@ -142,9 +142,9 @@ pub fn facts(all: &[Simulated]) -> Vec<(String, String)> {
 }
 
 /// The machine, and whether its agents park.
-fn machine(of: &scenario::Machine, agent: &Agent) -> Result<(Machine, bool), Failure> {
+fn machine(of: &wave_scenario::Machine, agent: &Agent) -> Result<(Machine, bool), Failure> {
     match of {
-        scenario::Machine::Builtin(name) => {
+        wave_scenario::Machine::Builtin(name) => {
             // The paper's agent on the host runs on one of the host's own cores.
             let name = match (name.as_str(), agent.placement) {
                 ("ghost", Placement::OnHost) => "ghost-on-host",
@@ -155,7 +155,7 @@ fn machine(of: &scenario::Machine, agent: &Agent) -> Result<(Machine, bool), Fai
             // The paper's agents always poll (Wave 4.1).
             Ok((machine, !is_ghost(name)))
         }
-        scenario::Machine::File(path) => {
+        wave_scenario::Machine::File(path) => {
             let bad = |error: &dyn std::fmt::Display| {
                 Failure::Scenario(format!("{}: {error}", path.display()))
             };

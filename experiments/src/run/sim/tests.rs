@@ -5,7 +5,6 @@ use wave_core::replay::Replay;
 use wave_sched::policies;
 
 use super::*;
-use crate::scenario;
 use wave_report::model::Cpu;
 
 const TEXT: &str = r#"name = "small"
@@ -29,7 +28,7 @@ link = "model:mount-evans"
 
 fn scenario(kind: &str, loads: &str, more: &str) -> Scenario {
     let text = TEXT.replace("KIND", kind).replace("LOADS", loads) + more;
-    scenario::parse(Path::new("small.toml"), &text, policies::NAMES).unwrap()
+    wave_scenario::parse(Path::new("small.toml"), &text, policies::NAMES).unwrap()
 }
 
 fn result(scenario: &Scenario) -> RunResult {
@@ -79,7 +78,7 @@ fn variants_without_a_model_are_left_out_with_a_reason() {
 #[test]
 fn facts_have_the_machine_and_the_link_of_every_variant() {
     let mut loads = scenario("load", "loads_per_second = [50_000]", "");
-    loads.machine = crate::scenario::Machine::Builtin("ghost".to_owned());
+    loads.machine = wave_scenario::Machine::Builtin("ghost".to_owned());
     let facts = result(&loads).facts;
     for what in [
         "machine ghost",
@@ -117,7 +116,8 @@ fn ladder_runs_with_more_cores_than_this_machine_has() {
 fn killed_and_stopped_agents_lose_no_request() {
     let times = "[crash]\nkills = 4\nevery_ms = 100\nload_per_second = 40_000\n";
     let text = TEXT.replace("KIND", "crash").replace("LOADS", "").replace("seconds = 0.012\n", "");
-    let crash = scenario::parse(Path::new("small.toml"), &(text + times), policies::NAMES).unwrap();
+    let crash =
+        wave_scenario::parse(Path::new("small.toml"), &(text + times), policies::NAMES).unwrap();
     let extra = result(&crash).extra;
     assert_eq!((&extra["crashes"], &extra["requests_lost"]), (&8.into(), &0.into()));
     assert_eq!(extra["requests_done"], extra["requests_sent"]);

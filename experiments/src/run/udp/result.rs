@@ -13,7 +13,7 @@ use wave_report::terminal::wrapped;
 use super::Measured;
 use crate::run::rounds::over_rounds;
 use crate::run::udp_report::{Header, Page, drawn};
-use crate::scenario::Udp;
+use wave_scenario::Udp;
 
 const HEAD: [&str; 3] = ["outstanding", "k requests/s", "of the best"];
 

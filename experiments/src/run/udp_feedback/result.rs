@@ -14,7 +14,7 @@ use wave_report::terminal::wrapped;
 use super::{Measured, Sending};
 use crate::run::rounds::over_rounds;
 use crate::run::udp_report::{Header, Page, drawn};
-use crate::scenario::UdpFeedback;
+use wave_scenario::UdpFeedback;
 
 /// Columns of the table; figures are medians over rounds.
 const HEAD: [&str; 8] =
@@ -199,7 +199,7 @@ impl FeedbackResult {
 mod tests {
     use super::*;
     use crate::run::Journal;
-    use crate::scenario::parse_udp_feedback;
+    use wave_scenario::parse_udp_feedback;
 
     fn measured(per_second: f64) -> Measured {
         Measured { within_limit_per_second: per_second, ..Measured::default() }

@@ -17,7 +17,7 @@ use wave_workloads::udp::Outcome;
 use super::Measured;
 use crate::run::rounds::{over_rounds, samples_of};
 use crate::run::udp_report::{Header, Page, drawn};
-use crate::scenario::UdpPreemption;
+use wave_scenario::UdpPreemption;
 
 /// Names of the classes: short requests, and long ones.
 const CLASSES: [&str; 2] = ["short", "long"];
@@ -371,7 +371,7 @@ mod tests {
 
     use super::*;
     use crate::run::{Journal, failed_point};
-    use crate::scenario::parse_udp_preemption;
+    use wave_scenario::parse_udp_preemption;
 
     /// A class of 100 requests, each with this time.
     fn classes(ns: u64) -> Vec<ClassLatency> {

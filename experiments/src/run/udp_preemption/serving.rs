@@ -11,13 +11,13 @@ use wave_user::rpc::Server;
 use wave_workloads::udp::{Generator, Outcome, Settings};
 
 use super::KEYS;
-use crate::launch::START_PATIENCE;
-use crate::run::agent::AgentProcess;
 use crate::run::rpc::{enclave_options, host_options};
 use crate::run::seating::Seating;
 use crate::run::{Failure, pin_housekeeping, take_generators_seat};
-use crate::scenario::UdpPreemption;
 use crate::store;
+use wave_apps::agent::AgentProcess;
+use wave_apps::launch::START_PATIENCE;
+use wave_scenario::UdpPreemption;
 
 /// A thread holds one request at a time: the scheduler decides which one runs.
 const STEER: &str = "jbsq:k=1";

@@ -4,11 +4,7 @@ use wave_core::replay::Replay;
 use wave_sched::policies;
 
 use super::*;
-use crate::reproduce::placements;
-use crate::run::point::for_report;
-use crate::run::system::Delta;
 use crate::same_keys::keys;
-use crate::scenario;
 
 /// The paper's parameters, as in `wave reproduce`: 16 cores, of which a scheduler on the host takes one.
 const TEXT: &str = r#"name = "small"
@@ -37,42 +33,13 @@ fn scenario(variants: &[(&str, &str, &str, &str)]) -> Rpc {
         )
     };
     let text = TEXT.to_owned() + &variants.iter().map(variant).collect::<String>();
-    scenario::parse_rpc(Path::new("x.toml"), &text).unwrap()
+    wave_scenario::parse_rpc(Path::new("x.toml"), &text).unwrap()
 }
 
 fn result(scenario: &Rpc) -> RunResult {
     let Finished { result, failed } = run(scenario, true, None, &Journal::none()).unwrap();
     assert_eq!(failed, Vec::<String>::new());
     result
-}
-
-/// The parameters of each scenario are those of one curve of `wave reproduce`.
-#[test]
-fn values_equal_those_of_wave_reproduce() {
-    let pcie = "model:mount-evans";
-    let curves = [
-        ("fig6a", "on-host-all", "onhost-all", placements::SHINJUKU, "shm"),
-        ("fig6a", "offload-all-16", "offload-all", placements::SHINJUKU, pcie),
-        ("fig6a", "on-host-scheduler", "onhost-scheduler", placements::SHINJUKU, pcie),
-        ("fig6b", "offload-all-16", "offload-all", placements::MULTI_QUEUE, pcie),
-        ("fig6b", "on-host-scheduler", "onhost-scheduler", placements::MULTI_QUEUE, pcie),
-    ];
-    for (group, id, placement, policy, link) in curves {
-        let scenario = scenario(&[(id, placement, policy, link)]);
-        let load = scenario.loads_per_second[0];
-        let (theirs, agents) = placements::probe_of(group, id, load);
-        let ours = result(&scenario);
-        let point = &ours.variants[0].points[0];
-        let theirs = for_report(&theirs, &Delta::default());
-        assert_eq!(point.classes, theirs.classes, "{group}-{id}");
-        assert_eq!(
-            (point.achieved_per_second, point.sent, point.done),
-            (theirs.achieved_per_second, theirs.sent, theirs.done),
-            "{group}-{id}"
-        );
-        let cpus = ours.extra["placements"][0]["compared"]["agent_cpus"].as_f64().unwrap();
-        assert!((cpus - agents).abs() < 1e-8, "{group}-{id}: {cpus}, {agents}");
-    }
 }
 
 /// Time and work after the last arrival do not count.

@@ -1,0 +1,8 @@
+//! Everything that knows a figure that the papers print: `wave reproduce` and `wave validate`.
+#![forbid(unsafe_code)]
+// Only the project's own programs use this crate, and its documentation is built with private items.
+#![allow(rustdoc::private_intra_doc_links)]
+#![allow(missing_docs, reason = "a part of the programs, not a library for users")]
+
+pub mod reproduce;
+pub mod validate;

@@ -1,0 +1,330 @@
+//! The jobs of a reproduction, and the store of their results.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::panic::resume_unwind;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde::{Deserialize, Serialize};
+use wave_sim::enclave::Setup;
+use wave_sim::experiment::{self, Switches};
+use wave_sim::paper::{self, Model, Rung};
+use wave_sim::requests::Load;
+use wave_workloads::point::{self, Limits, Point};
+
+use super::{beyond, mind_the_gap, placements, sol, vms};
+use wave_lab::Failure;
+use wave_lab::progress::Progress;
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Done {
+    /// Single figures of the job, by name.
+    pub values: Vec<(String, f64)>,
+    /// Points: load per second, served per second, p99 of a GET in microseconds.
+    pub points: Vec<[f64; 3]>,
+}
+
+impl Done {
+    /// Returns the figure with that name.
+    pub fn value(&self, name: &str) -> Option<f64> {
+        self.values.iter().find(|(known, _)| known == name).map(|(_, value)| *value)
+    }
+
+    pub(super) fn of<const N: usize>(values: [(&str, f64); N]) -> Done {
+        let values = values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        Done { values, points: Vec::new() }
+    }
+}
+
+pub struct Job {
+    pub name: String,
+    /// Seed of its arrivals; 1 if nothing is random.
+    pub seed: u64,
+    /// Whether the job measures this machine: then nothing else runs meanwhile, and its result is not kept.
+    pub alone: bool,
+    pub work: Box<dyn Fn() -> Done + Send + Sync>,
+}
+
+impl Job {
+    pub(super) fn new(
+        name: impl Into<String>,
+        work: impl Fn() -> Done + Send + Sync + 'static,
+    ) -> Job {
+        Job { name: name.into(), seed: 1, alone: false, work: Box::new(work) }
+    }
+
+    /// A job that measures natively: nothing else runs meanwhile.
+    pub(super) fn alone(
+        name: impl Into<String>,
+        work: impl Fn() -> Done + Send + Sync + 'static,
+    ) -> Job {
+        Job { alone: true, ..Job::new(name, work) }
+    }
+
+    /// Name of the job's file in the output folder.
+    fn file(&self) -> String {
+        match self.seed {
+            1 => format!("{}.json", self.name),
+            seed => format!("{}-seed-{seed}.json", self.name),
+        }
+    }
+}
+
+pub struct Found {
+    pub name: String,
+    pub seed: u64,
+    /// Whether the result comes from an earlier run of this build.
+    pub resumed: bool,
+    pub done: Done,
+}
+
+/// Results by the names of their jobs.
+pub type ByName<'a> = BTreeMap<&'a str, &'a Done>;
+
+/// The results by seed, from 1 to `seeds`. A result without a seed counts under all of them.
+pub fn by_seed(found: &[Found], seeds: u64) -> Vec<ByName<'_>> {
+    let under = |seed| {
+        let of = |seed| found.iter().filter(move |found| found.seed == seed);
+        of(1).chain(of(seed)).map(|found| (found.name.as_str(), &found.done)).collect()
+    };
+    (1..=seeds).map(under).collect()
+}
+
+/// Names of the jobs that an earlier run of this build had done.
+pub fn resumed(found: &[Found]) -> Vec<String> {
+    let resumed = found.iter().filter(|found| found.resumed);
+    let name = |found: &Found| match found.seed {
+        1 => found.name.clone(),
+        seed => format!("{} under seed {seed}", found.name),
+    };
+    let mut names: Vec<String> = resumed.map(name).collect();
+    names.sort();
+    names
+}
+
+/// Groups whose rows depend on random arrivals.
+const SEEDED: [&str; 6] = ["ladder", "fig4a", "fig4b", "fig6a", "fig6b", "upi"];
+
+/// Whether a group's rows depend on random arrivals.
+pub fn is_seeded(group: &str) -> bool {
+    SEEDED.contains(&group) || mind_the_gap::GROUPS.contains(&group)
+}
+
+/// Maximum number of probes of one search.
+const PROBES: usize = 12;
+
+/// The jobs of these groups, on this model of the paper's machine. Rows with random arrivals are simulated with each seed from
+/// 1 to `seeds`.
+pub fn of(ids: &[&str], model: &Model, seeds: u64) -> Vec<Job> {
+    let wanted = |id: &str| ids.contains(&id);
+    let mut jobs = placements::gains(wanted("fig6b"), model);
+    for seed in 1..=seeds {
+        let model = Model { seed, ..model.clone() };
+        let ends = mind_the_gap::jobs_of_ends(ids, seed);
+        jobs.extend(seeded(ids, &model).into_iter().chain(ends).map(|job| Job { seed, ..job }));
+    }
+    jobs.extend(placements::gets(wanted("fig6a"), model));
+    if wanted("beyond") {
+        jobs.extend(beyond::jobs());
+    }
+    if wanted("table3") {
+        for (at, rung) in Rung::ALL.into_iter().enumerate() {
+            let setup = model.wave(1, rung, "fifo");
+            jobs.push(Job::new(format!("table3-{at}"), move || switches(&setup)));
+        }
+        for prestaged in [false, true] {
+            let setup = model.on_host(1, prestaged, "fifo");
+            let name = format!("table3-on-host-{}", u8::from(prestaged));
+            jobs.push(Job::new(name, move || switches(&setup)));
+        }
+    }
+    if wanted("table2") {
+        jobs.push(Job::new("table2", super::rows::single_accesses));
+    }
+    if wanted("fig5b") {
+        jobs.extend(vms::jobs(model));
+    }
+    if wanted("sol") {
+        jobs.extend(sol::jobs());
+    }
+    jobs
+}
+
+/// The jobs of groups with random arrivals, with the model's seed.
+fn seeded(ids: &[&str], model: &Model) -> Vec<Job> {
+    let wanted = |id: &str| ids.contains(&id);
+    let mut jobs = Vec::new();
+    if wanted("fig4b") {
+        // Longest first.
+        for (name, setup) in [
+            ("fig4b-on-host", model.on_host(15, true, SHINJUKU)),
+            ("fig4b-wave-15", model.wave(15, Rung::Prestaged, SHINJUKU)),
+            ("fig4b-wave-16", model.wave(16, Rung::Prestaged, SHINJUKU)),
+        ] {
+            jobs.push(Job::new(name, move || saturation(&setup, paper::gets_and_ranges, 200e3)));
+        }
+    }
+    jobs.extend(placements::jobs(wanted("fig6a"), wanted("fig6b"), model));
+    if wanted("upi") {
+        let on_host = model.on_host(15, true, SHINJUKU);
+        jobs.push(Job::new("upi-on-host", move || {
+            saturation(&on_host, paper::gets_and_ranges, 200e3)
+        }));
+        let pcie = model.wave(15, Rung::Prestaged, SHINJUKU);
+        jobs.push(Job::new("upi-pcie", move || saturation(&pcie, paper::gets_and_ranges, 200e3)));
+        for mhz in [3000, 2500, 2000] {
+            let setup = model.over_upi(15, f64::from(mhz) / 1e3, SHINJUKU);
+            let work = move || saturation(&setup, paper::gets_and_ranges, 200e3);
+            jobs.push(Job::new(format!("upi-{mhz}"), work));
+        }
+    }
+    jobs.extend(mind_the_gap::jobs(ids, model.seed));
+    if wanted("fig4a") || wanted("ladder") {
+        for (at, rung) in Rung::ALL.into_iter().enumerate() {
+            let setup = model.wave(16, rung, "fifo");
+            let low = [200e3, 400e3, 520e3, 700e3][at];
+            if wanted("ladder") || rung == Rung::Prestaged {
+                let work = move || saturation(&setup, paper::gets, low);
+                jobs.push(Job::new(format!("ladder-{at}"), work));
+            }
+        }
+    }
+    if wanted("fig4a") {
+        for (name, setup) in [
+            ("fig4a-on-host", model.on_host(15, true, "fifo")),
+            ("fig4a-wave-15", model.wave(15, Rung::Prestaged, "fifo")),
+        ] {
+            jobs.push(Job::new(name, move || saturation(&setup, paper::gets, 700e3)));
+        }
+    }
+    jobs
+}
+
+/// Slices of 30 us, as in 7.2.3.
+pub(crate) const SHINJUKU: &str = "shinjuku:slice_us=30";
+
+/// Table 3's benchmark on a setup.
+fn switches(setup: &Setup) -> Done {
+    let Switches { switch_ns, open_ns } = paper::context_switch(setup);
+    let values =
+        [("switch_ns", Switches::median(&switch_ns)), ("open_ns", Switches::median(&open_ns))];
+    // With everything prestaged, no core was kicked.
+    let values =
+        values.into_iter().filter_map(|(name, median)| Some((name.to_owned(), median?.into())));
+    Done { values: values.collect(), points: Vec::new() }
+}
+
+pub(super) fn probe(setup: &Setup, load: &Load) -> Point {
+    let outcome = experiment::serve(setup, load).expect("the paper's setups can be laid out");
+    wave_experiments::run::sim::point(load, &outcome)
+}
+
+/// Searches for a setup's saturation from the load `low` upwards, and measures how long its GETs take below it.
+pub(super) fn saturation(
+    setup: &Setup,
+    load: fn(f64, wave_core::clock::Nanos) -> Load,
+    low: f64,
+) -> Done {
+    let overhead = paper::overhead(setup);
+    search(|per_second| probe(setup, &load(per_second, overhead)), low)
+}
+
+/// Searches for the saturation of `run` from the load `low` upwards, and measures how long GETs take below it.
+pub(super) fn search(mut run: impl FnMut(f64) -> Point, low: f64) -> Done {
+    let found = point::search(&mut run, low, 16.0 * low, PROBES, &Limits::default());
+    let saturation = found.saturation_per_second.unwrap_or(f64::NAN);
+    let mut points: Vec<Point> = found.points;
+    for share in [0.25, 0.5, 0.7, 0.9] {
+        if saturation.is_finite() {
+            points.push(run(share * saturation));
+        }
+    }
+    points.sort_by(|a, b| a.offered_per_second.total_cmp(&b.offered_per_second));
+    let p99_us = |point: &Point| point.latency("GET").map_or(f64::NAN, |l| l.p99_ns as f64 / 1e3);
+    let values = vec![("saturation".to_owned(), saturation)];
+    let points = points
+        .iter()
+        .map(|point| [point.offered_per_second, point.achieved_per_second, p99_us(point)])
+        .collect();
+    Done { values, points }
+}
+
+/// Runs the jobs whose results are not in `folder` yet: measurements first, one at a time, then the others on this many
+/// threads.
+pub fn run_all(
+    jobs: &[Job],
+    folder: &Path,
+    version: &str,
+    threads: usize,
+    progress: &Progress,
+) -> Result<Vec<Found>, Failure> {
+    let failed = |what: &'static str| {
+        move |error: std::io::Error| {
+            Failure::Cannot(format!("{}: cannot {what}: {error}", folder.display()))
+        }
+    };
+    let of =
+        |job: &Job, resumed, done| Found { name: job.name.clone(), seed: job.seed, resumed, done };
+    let mut measured = Vec::new();
+    for job in jobs.iter().filter(|job| job.alone) {
+        progress.begin(&job.name);
+        // Runs in its own thread: the job may pin itself, and later threads must not inherit that.
+        let found = std::thread::scope(|scope| scope.spawn(&job.work).join());
+        measured.push(of(job, false, found.unwrap_or_else(|panic| resume_unwind(panic))));
+        progress.end();
+    }
+    let jobs: Vec<&Job> = jobs.iter().filter(|job| !job.alone).collect();
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(measured);
+    let result = std::thread::scope(|scope| {
+        let worker = || -> Result<(), Failure> {
+            while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                progress.begin(&job.name);
+                let file = folder.join(job.file());
+                let found = match kept(&file, version) {
+                    Some(found) => of(job, true, found),
+                    None => {
+                        let found = (job.work)();
+                        keep(&file, version, &found).map_err(failed("keep a result"))?;
+                        of(job, false, found)
+                    }
+                };
+                progress.end();
+                done.lock().expect("no job panics while it holds this").push(found);
+            }
+            Ok(())
+        };
+        let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(worker)).collect();
+        workers.into_iter().try_for_each(|worker| match worker.join() {
+            Ok(result) => result,
+            Err(panic) => resume_unwind(panic),
+        })
+    });
+    result.map(|()| done.into_inner().expect("no job panics while it holds this"))
+}
+
+/// The stored form of a job's result. Valid only for the same version of the program.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    version: String,
+    done: Done,
+}
+
+fn kept(file: &Path, version: &str) -> Option<Done> {
+    let kept: Kept = serde_json::from_slice(&fs::read(file).ok()?).ok()?;
+    (kept.version == version).then_some(kept.done)
+}
+
+/// Writes a result atomically: a run that is killed here leaves no partial file.
+fn keep(file: &Path, version: &str, done: &Done) -> std::io::Result<()> {
+    let kept = Kept { version: version.to_owned(), done: done.clone() };
+    let folder = file.parent().unwrap_or(Path::new("."));
+    let mut unfinished = tempfile::NamedTempFile::new_in(folder)?;
+    serde_json::to_writer(&mut unfinished, &kept)?;
+    unfinished.flush()?;
+    unfinished.persist(file)?;
+    Ok(())
+}
