@@ -3,17 +3,10 @@
 
 use super::model::{Compared, Figure, RunResult, VariantResult};
 use super::number::{micros, short};
+use super::table::Table;
 
-/// Rows of text under a head, with notes below.
-pub struct Table {
-    /// Names of the columns. The first is the variant.
-    pub head: Vec<String>,
-    pub rows: Vec<Vec<String>>,
-    pub notes: Vec<String>,
-}
-
-/// The table of `result`, if its variants were compared. Columns without any figure are omitted.
-pub fn table(result: &RunResult) -> Option<Table> {
+/// The table of `result` with its notes, if its variants were compared. Columns without any figure are omitted.
+pub fn table(result: &RunResult) -> Option<(Table, Vec<String>)> {
     let variants: Vec<&VariantResult> =
         result.variants.iter().filter(|variant| variant.compared.is_some()).collect();
     let load = variants.first()?.compared.as_ref()?.offered_per_second;
@@ -72,7 +65,7 @@ pub fn table(result: &RunResult) -> Option<Table> {
              between them, less the other requests' service times)."
         ));
     }
-    Some(Table { head, rows, notes })
+    Some((Table::new(1, head).with(rows), notes))
 }
 
 /// A ratio, with its interval on a line of its own.

@@ -8,6 +8,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::model::{Latency, Point, RunResult, VariantResult};
 use super::number::{difference, micros, short, thousands};
 use super::plot::{Plots, bars};
+use super::table::Table;
 use super::terminal::{
     at_limit, definition, has_saturations, limits, lower_bounds, saturation_cell,
 };
@@ -51,7 +52,7 @@ pub fn page(result: &RunResult, plots: &Plots) -> String {
             (account(result, plots))
         }
         (extra(result))
-        (facts(result))
+        (facts(&result.facts))
     };
     document(&result.scenario, &body)
 }
@@ -83,14 +84,7 @@ fn paired(result: &RunResult, plots: &Plots) -> Markup {
             h2 { "Paired rounds" }
             @for note in &notes { p { (note) } }
             @if let Some(svg) = &plots.ladder { (figure(svg)) }
-            @for table in &tables { div.scroll { table {
-                thead { tr { @for (index, name) in table.head.iter().enumerate() {
-                    th.n[index > 0] { (name.replace('\n', " ")) }
-                } } }
-                tbody { @for row in &table.rows { tr { @for (index, cell) in row.iter().enumerate() {
-                    td.n[index > 0] { (cell) }
-                } } } }
-            } } }
+            @for table in &tables { (table.html()) }
         }
     }
 }
@@ -133,19 +127,12 @@ fn saturation(result: &RunResult) -> Markup {
 }
 
 fn compared(result: &RunResult) -> Markup {
-    let Some(table) = super::compared::table(result) else { return html! {} };
+    let Some((table, notes)) = super::compared::table(result) else { return html! {} };
     html! {
         section {
             h2 { "Under one load" }
-            @for note in &table.notes { p { (note) } }
-            div.scroll { table {
-                thead { tr { @for (index, name) in table.head.iter().enumerate() {
-                    th.n[index > 0] { (name.replace("-\n", "").replace('\n', " ")) }
-                } } }
-                tbody { @for row in &table.rows { tr { @for (index, cell) in row.iter().enumerate() {
-                    td.n[index > 0] { (cell) }
-                } } } }
-            } }
+            @for note in &notes { p { (note) } }
+            (table.html())
         }
     }
 }
@@ -266,17 +253,16 @@ fn extra(result: &RunResult) -> Markup {
     }
 }
 
-fn facts(result: &RunResult) -> Markup {
-    if result.facts.is_empty() {
+/// The section of facts, each with how it is known; nothing if there are none.
+pub fn facts(facts: &[(String, String)]) -> Markup {
+    if facts.is_empty() {
         return html! {};
     }
+    let rows = facts.iter().map(|(what, how)| vec![what.clone(), how.clone()]);
     html! {
         section {
             h2 { "Fitted, measured, assumed" }
-            div.scroll { table {
-                thead { tr { th { "what" } th { "how it is known" } } }
-                tbody { @for (what, how) in &result.facts { tr { td { (what) } td { (how) } } } }
-            } }
+            (Table::new(2, ["what", "how it is known"]).with(rows).html())
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::model::{Figure, Ladder, Rung};
 use super::number::thousands;
-use super::paired::Table;
+use super::table::Table;
 
 /// A row per variant.
 pub fn table(ladder: &Ladder) -> Table {
@@ -20,7 +20,7 @@ pub fn table(ladder: &Ladder) -> Table {
             (if rung.is_confirmed { "yes" } else { "no" }).to_owned(),
         ]
     };
-    Table { head, rows: ladder.rungs.iter().map(row).collect() }
+    Table::new(1, head).with(ladder.rungs.iter().map(row))
 }
 
 /// How the figures are to be read, in a few lines.

@@ -18,11 +18,13 @@ pub mod plot;
 mod points;
 mod save;
 pub mod sweep;
+mod table;
 pub mod terminal;
 
-pub use html::{document, figure};
+pub use html::{document, facts, figure};
 pub use model::RunResult;
 pub use save::{Directory, ReportError, make_folder};
+pub use table::{Table, csv};
 
 use std::path::{Path, PathBuf};
 
@@ -106,7 +108,7 @@ pub fn write(result: &RunResult, out: &Path) -> Result<PathBuf, ReportError> {
     check_host(&directory, &result.host)?;
     let directory = Directory::create(directory)?;
     let plots = plot::all(result)?;
-    directory.write("points.csv", &points::csv(result)?)?;
+    directory.write("points.csv", &points::csv(result))?;
     directory.write("points.jsonl", &points::json_lines(result)?)?;
     directory.replace("histograms", &histograms::files(result))?;
     for (name, svg) in plots.files() {

@@ -2,13 +2,7 @@
 
 use super::model::{Paired, PairedOrder, Point, RunResult};
 use super::number::{micros, thousands};
-
-/// A table as text: heads, which may have two lines, and rows.
-#[derive(Debug)]
-pub struct Table {
-    pub head: Vec<&'static str>,
-    pub rows: Vec<Vec<String>>,
-}
+use super::table::Table;
 
 /// A row per variant, load and class: its p99 over rounds, which are those of one class, and the latencies of all samples.
 pub fn latencies(result: &RunResult, paired: &Paired) -> Table {
@@ -67,7 +61,7 @@ pub fn latencies(result: &RunResult, paired: &Paired) -> Table {
             }
         }
     }
-    Table { head, rows }
+    Table::new(1, head).with(rows)
 }
 
 fn of_class(point: &Point, class: &str) -> Option<super::model::Latency> {
@@ -76,7 +70,7 @@ fn of_class(point: &Point, class: &str) -> Option<super::model::Latency> {
 
 /// A row per pair of neighbouring variants and load: the ratio of their p99, and the order that can be claimed.
 pub fn orders(paired: &Paired) -> Table {
-    let head = vec![
+    let head = [
         "p99 of",
         "divided by that of",
         "offered k/s",
@@ -103,7 +97,7 @@ pub fn orders(paired: &Paired) -> Table {
             order.claimed.clone().unwrap_or_else(|| "none".to_owned()),
         ]
     };
-    Table { head, rows: paired.orders.iter().map(row).collect() }
+    Table::new(1, head).with(paired.orders.iter().map(row))
 }
 
 /// How the figures are to be read, in a few lines.

@@ -40,7 +40,7 @@ const TAIL: [&str; 9] = [
 ];
 
 /// A header and a row per point. Columns of classes or outcomes that a point lacks are empty.
-pub fn csv(result: &RunResult) -> Result<Vec<u8>, ReportError> {
+pub fn csv(result: &RunResult) -> Vec<u8> {
     let points = || result.variants.iter().flat_map(|variant| &variant.points);
     let classes =
         distinct(points().flat_map(|point| &point.classes).map(|class| class.name.as_str()));
@@ -53,14 +53,11 @@ pub fn csv(result: &RunResult) -> Result<Vec<u8>, ReportError> {
     header.extend(TAIL.map(str::to_owned));
     header.extend(outcomes.iter().map(|outcome| format!("outcome_{outcome}")));
 
-    let mut writer = csv::Writer::from_writer(Vec::new());
-    writer.write_record(&header)?;
-    for variant in &result.variants {
-        for point in &variant.points {
-            writer.write_record(row(result, variant, point, &classes, &outcomes))?;
-        }
-    }
-    writer.into_inner().map_err(|error| csv::Error::from(error.into_error()).into())
+    let rows = result.variants.iter().flat_map(|variant| {
+        let row = |point| row(result, variant, point, &classes, &outcomes);
+        variant.points.iter().map(row)
+    });
+    super::csv(header, rows)
 }
 
 fn row(

@@ -20,9 +20,6 @@ pub enum ReportError {
         file.display()
     )]
     OtherHost { file: PathBuf, there: String, host: String },
-    /// A row could not be written as CSV.
-    #[error("points.csv: {0}")]
-    Csv(#[from] csv::Error),
     /// A row could not be written as JSON.
     #[error("points.jsonl: {0}")]
     Json(#[from] serde_json::Error),

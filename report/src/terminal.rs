@@ -98,23 +98,16 @@ pub fn whole(result: &RunResult, facts: Vec<String>) -> String {
 
 /// A row per variant run under the load of the comparison; None if there was no comparison.
 pub fn compared(result: &RunResult) -> Option<Section> {
-    let table = super::compared::table(result)?;
-    let head: Vec<&str> = table.head.iter().map(|column| column.as_str()).collect();
-    let mut drawn = self::table(result, &head, 1..head.len());
-    table.rows.iter().for_each(|row| {
-        drawn.add_row(row);
-    });
-    keep_words(&mut drawn, 1..head.len());
-    Some(Section { table: drawn.to_string(), notes: table.notes })
+    let (table, notes) = super::compared::table(result)?;
+    Some(drawn(result, &table, notes))
 }
 
-/// A table of paired rounds, with its notes.
-fn drawn(result: &RunResult, table: &super::paired::Table, notes: Vec<String>) -> Section {
-    let mut drawn = self::table(result, &table.head, 1..table.head.len());
-    table.rows.iter().for_each(|row| {
-        drawn.add_row(row);
-    });
-    keep_words(&mut drawn, 1..table.head.len());
+/// A table whose first column is the variant, with its notes.
+fn drawn(result: &RunResult, table: &super::table::Table, notes: Vec<String>) -> Section {
+    let head: Vec<&str> = table.head().iter().map(String::as_str).collect();
+    let mut drawn = self::table(result, &head, 1..head.len());
+    drawn.add_rows(table.rows());
+    keep_words(&mut drawn, 1..head.len());
     Section { table: drawn.to_string(), notes }
 }
 

@@ -14,7 +14,7 @@ fn directory(test: &str) -> PathBuf {
 fn csv_has_a_row_per_point_and_reads_back() {
     let mut result = sample::load();
     result.variants[0].name = "with, a comma and \"quotes\"".into();
-    let bytes = points::csv(&result).unwrap();
+    let bytes = points::csv(&result);
     let mut reader = csv::Reader::from_reader(bytes.as_slice());
     let header = reader.headers().unwrap().clone();
     let rows: Vec<csv::StringRecord> = reader.records().collect::<Result<_, _>>().unwrap();
@@ -40,7 +40,7 @@ fn a_class_that_a_point_lacks_leaves_its_columns_empty() {
     let mut scan = result.variants[0].points[0].classes[0].clone();
     scan.name = "RANGE".into();
     result.variants[0].points[0].classes.push(scan);
-    let bytes = points::csv(&result).unwrap();
+    let bytes = points::csv(&result);
     let mut reader = csv::Reader::from_reader(bytes.as_slice());
     let column = reader.headers().unwrap().iter().position(|name| name == "RANGE_p50_ns").unwrap();
     let filled: Vec<bool> = reader.records().map(|row| !row.unwrap()[column].is_empty()).collect();
@@ -499,12 +499,12 @@ fn comparison_table_has_only_columns_with_figures() {
             ..Compared::default()
         });
     }
-    let table = compared::table(&result).unwrap();
-    let names: Vec<String> = table.head.iter().map(|name| name.replace('\n', " ")).collect();
+    let (table, notes) = compared::table(&result).unwrap();
+    let names: Vec<String> = table.head().iter().map(|name| name.replace('\n', " ")).collect();
     assert_eq!(names, ["variant", "GET p99 us", "ideal sharing", "/ ideal sharing", "RANGE time"]);
-    assert_eq!(table.rows[0], ["Linux threads", "150", "", "", ""]);
-    assert_eq!(table.rows[1], ["on-host agent", "150", "64.1", "2.34\n(2.20 to 2.50)", "+4.1%"]);
-    assert!(table.notes.iter().any(|note| note.contains("against \"Linux threads\"")));
+    assert_eq!(table.rows()[0], ["Linux threads", "150", "", "", ""]);
+    assert_eq!(table.rows()[1], ["on-host agent", "150", "64.1", "2.34\n(2.20 to 2.50)", "+4.1%"]);
+    assert!(notes.iter().any(|note| note.contains("against \"Linux threads\"")));
     let page = html::page(&result, &plot::all(&result).unwrap());
     for text in [terminal::summary(&result), page] {
         assert!(text.contains("Compared at 9600/s") && text.contains("+4.1%"), "{text}");

@@ -20,7 +20,7 @@ use wave_report::model::Machine;
 use wave_report::number::short;
 use wave_report::plot::curves;
 use wave_report::plot::style::DrawError;
-use wave_report::{Directory, document, figure};
+use wave_report::{Directory, Table, csv, document, figure};
 use wave_scenario::size::{show, show_signed};
 
 /// Minimum of stayed bytes that is reported: the kernel holds some pages for a moment at any time.
@@ -280,14 +280,10 @@ impl Report {
 
     /// Text for a terminal, at the end of the run.
     pub fn text(&self) -> String {
-        let Some(rows) = self.rows() else {
+        let Some(table) = self.table() else {
             return "No process was seen: none lived long enough, or the cgroup stayed empty."
                 .to_owned();
         };
-        let mut table = wave_lab::table(&HEAD);
-        for row in rows {
-            table.add_row(row);
-        }
         let mut text = format!("{table}\n");
         for line in self.notes() {
             let _ = write!(text, "\n{line}");
@@ -295,8 +291,8 @@ impl Report {
         text
     }
 
-    /// Rows of the table; None if no process was seen.
-    fn rows(&self) -> Option<Vec<[String; 5]>> {
+    /// None if no process was seen.
+    fn table(&self) -> Option<Table> {
         let first = self.samples.first()?;
         let last = self.samples.iter().rev().find(|sample| sample.resident_bytes > 0)?;
         let row = |name: &str, of: &dyn Fn(&Sample) -> i64| {
@@ -304,7 +300,7 @@ impl Report {
             let sum: i64 = self.samples.iter().map(of).sum();
             let mean = sum / self.samples.len() as i64;
             let [first, most, mean, last] = [of(first), most, mean, of(last)].map(show_signed);
-            [name.to_owned(), first, most, mean, last]
+            vec![name.to_owned(), first, most, mean, last]
         };
         let cached = |sample: &Sample| sample.cached_bytes.unwrap_or(0) as i64;
         let cached = self
@@ -322,7 +318,7 @@ impl Report {
             row("host, agent, swap's table", &|sample| sample.tool_bytes.unwrap_or(0) as i64),
             row("net saved (estimate)", &Sample::net_saved),
         ]);
-        Some(rows)
+        Some(Table::new(1, HEAD).with(rows))
     }
 
     /// Further remarks, one per line.
@@ -436,7 +432,7 @@ impl Report {
     pub fn save(&self, out: &Path) -> Result<(), Failure> {
         let svg = draw(&self.samples).map_err(Failure::cannot)?;
         let json = serde_json::to_vec_pretty(self).map_err(Failure::cannot)?;
-        let csv = self.csv().map_err(Failure::cannot)?;
+        let csv = self.csv();
         let write = || {
             let directory = Directory::create(out.to_path_buf())?;
             directory.write("results.json", &json)?;
@@ -450,9 +446,8 @@ impl Report {
         write().map_err(Failure::cannot)
     }
 
-    fn csv(&self) -> Result<Vec<u8>, csv::Error> {
-        let mut writer = csv::Writer::from_writer(Vec::new());
-        writer.write_record([
+    fn csv(&self) -> Vec<u8> {
+        let head = [
             "seconds",
             "resident_bytes",
             "swapped_bytes",
@@ -469,9 +464,9 @@ impl Report {
             "host_cpu_seconds",
             "agent_cpu_seconds",
             "held",
-        ])?;
-        for sample in &self.samples {
-            writer.write_record([
+        ];
+        let row = |sample: &Sample| {
+            [
                 format!("{:.3}", sample.seconds),
                 sample.resident_bytes.to_string(),
                 sample.swapped_bytes.to_string(),
@@ -488,9 +483,9 @@ impl Report {
                 format!("{:.3}", sample.host_cpu_seconds),
                 format!("{:.3}", sample.agent_cpu_seconds),
                 sample.held.clone().unwrap_or_default(),
-            ])?;
-        }
-        writer.into_inner().map_err(|error| error.into_error().into())
+            ]
+        };
+        csv(head, self.samples.iter().map(row))
     }
 
     fn page(&self, svg: &str) -> String {
@@ -508,14 +503,7 @@ impl Report {
             }
             (figure(svg))
             @if let Some(heat) = &self.heat { (figure(heat)) }
-            @if let Some(rows) = self.rows() {
-                div.scroll { table {
-                    thead { tr { @for (at, name) in HEAD.iter().enumerate() { th.n[at > 0] { (name) } } } }
-                    tbody { @for row in &rows { tr {
-                        @for (at, cell) in row.iter().enumerate() { td.n[at > 0] { (cell) } }
-                    } } }
-                } }
-            }
+            @if let Some(table) = self.table() { (table.html()) }
             ul { @for line in self.notes() { li { (line) } } }
         };
         document(&format!("Memory under {}", self.policy), &body)

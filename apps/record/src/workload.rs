@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use comfy_table::CellAlignment;
 use maud::html;
 use serde_json::{Value, json};
 use wave_core::layout::CORES_MAX;
@@ -14,13 +13,11 @@ use wave_sim::recorded::{self, Latency, Replayed, Schedule};
 
 use wave_lab::progress::Progress;
 use wave_lab::terminal::counted;
-use wave_lab::{Failure, interrupt, table};
+use wave_lab::{Failure, interrupt};
 use wave_report::number::{micros, short};
 use wave_report::plot::bars;
 use wave_report::terminal::{Section, wrapped};
-use wave_report::{Directory, document, figure};
-
-use wave_report::Report;
+use wave_report::{Directory, Report, Table, document, figure};
 
 /// File with the complete result.
 pub const RESULT: &str = "result.json";
@@ -131,13 +128,7 @@ impl Report for Compared {
     /// A row for Linux and one per policy.
     fn text(&self) -> String {
         let mut text = format!("{}: {}\n\n", self.name, self.recorded());
-        let mut table = table(&HEAD);
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        table.add_rows(self.rows().map(|(name, schedule)| cells(name, schedule)));
-        let notes = self.notes();
-        let section = Section { table: table.to_string(), notes };
+        let section = Section { table: self.table().to_string(), notes: self.notes() };
         let _ = write!(text, "{section}\n\n{}", wrapped(&self.conclusion()));
         text
     }
@@ -256,22 +247,18 @@ impl Compared {
         ])
     }
 
+    fn table(&self) -> Table {
+        Table::new(1, HEAD).with(self.rows().map(|(name, schedule)| cells(name, schedule).into()))
+    }
+
     fn page(&self, plots: &[(&str, String)]) -> String {
-        let rows = self.rows().map(|(name, schedule)| cells(name, schedule));
         let body = html! {
             p.lead { "A recorded workload, replayed under policies: " (self.recorded()) "." }
             p { strong { (self.conclusion()) } }
             section {
                 h2 { "Schedules" }
                 @for note in self.notes() { p { (note) } }
-                div.scroll { table {
-                    thead { tr { @for (index, name) in HEAD.iter().enumerate() {
-                        th.n[index > 0] { (name.replace('\n', " ")) }
-                    } } }
-                    tbody { @for row in rows { tr { @for (index, cell) in row.iter().enumerate() {
-                        td.n[index > 0] { (cell) }
-                    } } } }
-                } }
+                (self.table().html())
                 @for (_, svg) in plots { (figure(svg)) }
             }
             p { "Wave " (wave_apps::machine::version()) ". Every thread's part is in " (RESULT) "." }

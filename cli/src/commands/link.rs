@@ -10,8 +10,8 @@ use wave_agent::OutputFile;
 use wave_links::measure::{self, Effort, Measured};
 
 use wave_lab::Failure;
-use wave_lab::table;
 use wave_lab::terminal::{note, out};
+use wave_report::Table;
 
 #[derive(Args, Debug)]
 pub struct LinkArgs {
@@ -114,7 +114,7 @@ fn perform(args: &MeasureArgs) -> Result<(), Failure> {
 
 fn to_table(measured: &Measured) -> String {
     let header = ["operation", "p5\nns", "median\nns", "p95\nns", "paper\nns", "ours / paper"];
-    let mut table = table(&header);
+    let mut table = Table::new(1, header);
     for (name, row) in measured.rows() {
         let number = |number: f64| format!("{number:.1}");
         let of = |which: fn(&measure::Spread) -> f64| {
@@ -122,7 +122,7 @@ fn to_table(measured: &Measured) -> String {
         };
         let paper = paper_ns(name);
         let ratio = row.zip(paper).map(|(row, paper)| format!("{:.2}", row.median_ns / paper));
-        table.add_row([
+        table.push([
             name.to_owned(),
             of(|row| row.p5_ns),
             of(|row| row.median_ns),
@@ -130,11 +130,6 @@ fn to_table(measured: &Measured) -> String {
             paper.map_or_else(String::new, |paper| format!("{paper:.0}")),
             ratio.unwrap_or_default(),
         ]);
-    }
-    for column in 1..header.len() {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(comfy_table::CellAlignment::Right);
-        }
     }
     table.to_string()
 }

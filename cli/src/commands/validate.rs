@@ -7,9 +7,9 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use wave_lab::Failure;
-use wave_lab::table;
 use wave_lab::terminal::{note, out};
 use wave_paper::validate::{self, Compared, Effort, Makespan, Validation};
+use wave_report::Table;
 use wave_report::{Directory, ReportError};
 
 /// Largest acceptable relative errors of a saturation, a p99 and a makespan.
@@ -129,14 +129,14 @@ fn to_json(validation: &Validation) -> Value {
 fn to_table(validation: &Validation) -> String {
     let header =
         ["point", "unit", "predicted", "measured", "error (95% interval)", "p50: pred.", "meas."];
-    let mut table = table(&header);
+    let mut table = Table::new(2, header);
     for point in &validation.points {
         let Compared { name, predicted, measured, p50_ns, .. } = point;
         let unit = if point.is_saturation { "k/s" } else { "us, p99" };
         // Requests per second to k/s, or nanoseconds to us.
         let number = |value: f64| format!("{:.1}", value / 1e3);
         let [p50, own_p50] = p50_ns.map_or_else(Default::default, |both| both.map(number));
-        table.add_row([
+        table.push([
             name.clone(),
             unit.to_owned(),
             number(*predicted),
@@ -149,7 +149,7 @@ fn to_table(validation: &Validation) -> String {
     for makespan in &validation.makespans {
         let Makespan { name, predicted_ns, measured_ns, rel_error, .. } = makespan;
         let millis = |ns: &f64| format!("{:.1}", ns / 1e6);
-        table.add_row([
+        table.push([
             name.clone(),
             "ms".to_owned(),
             millis(predicted_ns),
@@ -159,11 +159,6 @@ fn to_table(validation: &Validation) -> String {
                 rel_error.interval.map_or([None; 2], |(low, high)| [Some(low), Some(high)]),
             ),
         ]);
-    }
-    for column in 2..header.len() {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(comfy_table::CellAlignment::Right);
-        }
     }
     table.to_string()
 }

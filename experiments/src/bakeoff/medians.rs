@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use wave_report::Table;
 
 use super::curve::Ratio;
 use super::report::{ProgramResult, Results};
@@ -91,13 +92,13 @@ impl Medians {
 
     pub fn text(&self) -> String {
         let head = ["program", "judges", "sol / best rival", "sol as shipped / best rival"];
-        let mut table = wave_lab::table(&head);
+        let mut table = Table::new(2, head);
         for (label, median) in &self.sol_vs_best_rival {
             let judges = if self.judges.contains(label) { "yes" } else { "" };
             let shipped = self.shipped_vs_best_rival.get(label).map(Median::show);
             let row =
                 [label.clone(), judges.to_owned(), median.show(), shipped.unwrap_or_default()];
-            table.add_row(row);
+            table.push(row);
         }
         table.to_string()
     }

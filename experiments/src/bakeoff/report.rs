@@ -18,9 +18,8 @@ use wave_report::plot::style::{
     DrawError, Key, axis_number, colour, legend, legend_height, log_number, log_ticks, marker,
     plot, ticks,
 };
-use wave_report::slug;
 use wave_report::terminal::{Section, wrapped};
-use wave_report::{Directory, document, figure};
+use wave_report::{Directory, Table, document, figure, slug};
 use wave_scenario::SwapOn;
 
 /// Share of its planned access rate that a program must reach to have kept up.
@@ -301,11 +300,8 @@ impl Results {
         for program in &self.programs {
             let judge = if program.judge { " (judges)" } else { "" };
             let _ = writeln!(text, "{}{judge}: {}", program.label(), program.pattern);
-            let mut table = wave_lab::table(&HEAD);
-            for point in &program.points {
-                table.add_row(row(point));
-            }
-            let section = Section { table: table.to_string(), notes: program.comparisons() };
+            let table = table(program).to_string();
+            let section = Section { table, notes: program.comparisons() };
             let _ = writeln!(text, "{section}\n");
         }
         let mut notes = vec![
@@ -369,6 +365,10 @@ const HEAD: [&str; 9] = [
     "accesses/s",
 ];
 
+fn table(program: &ProgramResult) -> Table {
+    Table::new(2, HEAD).with(program.points.iter().map(|point| row(point).into()))
+}
+
 fn row(point: &Point) -> [String; 9] {
     let mib = |bytes: f64| format!("{:.1}", bytes / f64::from(1 << 20));
     let behind = if point.kept_up { "" } else { " (behind)" };
@@ -393,14 +393,7 @@ fn section(program: &ProgramResult, svg: &str) -> Markup {
             p { (program.pattern) "." }
             (figure(svg))
             @for line in program.comparisons() { p { (line) } }
-            div.scroll { table {
-                thead { tr {
-                    @for (index, name) in HEAD.iter().enumerate() { th.n[index > 1] { (name) } }
-                } }
-                tbody { @for point in &program.points { tr {
-                    @for (index, cell) in row(point).iter().enumerate() { td.n[index > 1] { (cell) } }
-                } } }
-            } }
+            (table(program).html())
         }
     }
 }

@@ -6,7 +6,7 @@ use maud::html;
 use serde::Serialize;
 use wave_report::model::Machine;
 use wave_report::plot::curves::{self, Curve};
-use wave_report::{Directory, ReportError, document, figure, folder};
+use wave_report::{Directory, ReportError, Table, document, facts, figure, folder};
 
 use super::neighbours::Neighbours;
 use super::{Failure, Journal, links, machine, rounds};
@@ -33,10 +33,10 @@ pub struct Header {
     pub(super) busy: Option<String>,
 }
 
-/// A report page's own parts: setup, tables (a head and rows each), notes.
+/// A report page's own parts: setup, tables, notes.
 pub(super) struct Page<'a> {
     pub setup: &'a str,
-    pub tables: Vec<(&'a [&'a str], Vec<Vec<String>>)>,
+    pub tables: Vec<Table>,
     pub notes: &'a str,
 }
 
@@ -83,16 +83,10 @@ impl Header {
             p { (self.description) }
             p { (page.setup) }
             p { strong { (self.conclusion) } }
-            @for (head, rows) in &page.tables { table {
-                thead { tr { @for cell in *head { th { (cell) } } } }
-                tbody { @for row in rows { tr { @for cell in row { td { (cell) } } } } }
-            } }
+            @for table in &page.tables { (table.html()) }
             p { (page.notes) }
             (figure(plot))
-            @if !self.facts.is_empty() {
-                h2 { "Facts" }
-                dl { @for (what, how) in &self.facts { dt { (what) } dd { (how) } } }
-            }
+            (facts(&self.facts))
             p { "Wave " (self.version) ", " (machine.model) ", " (machine.cpus) " CPUs, Linux " (machine.kernel) ", " (self.started) }
         };
         document(&self.scenario, &body)
@@ -103,13 +97,13 @@ impl Header {
         &self,
         out: &Path,
         (plot_file, plot): (&str, &str),
-        (csv_file, csv): (&str, &str),
+        (csv_file, csv): (&str, &[u8]),
         result: &impl Serialize,
         page: &Page<'_>,
     ) -> Result<PathBuf, Failure> {
         let directory = Directory::create(folder(out, &self.scenario, self.host))?;
         directory.write(plot_file, plot.as_bytes())?;
-        directory.write(csv_file, csv.as_bytes())?;
+        directory.write(csv_file, csv)?;
         directory.write("results.json", &serde_json::to_vec(result).map_err(Failure::cannot)?)?;
         directory.write("report.html", self.page(page, plot).as_bytes())?;
         Ok(directory.into_path())

@@ -59,7 +59,7 @@ pub fn merge(root: &Path) -> Result<Result<Merged, Missing>, Failure> {
     let cannot = |error: wave_report::ReportError| Failure::cannot(error);
     let contents = [
         results(&manifest, &found),
-        report::csv(&sheet).map_err(cannot)?,
+        report::csv(&sheet),
         report::page(&sheet).map_err(cannot)?.into_bytes(),
     ];
     for (file, content) in FILES.iter().zip(&contents) {

@@ -43,8 +43,7 @@ const COLUMNS: [&str; 20] = [
 pub fn save(reproduction: &Reproduction, out: &Path) -> Result<PathBuf, Failure> {
     let plots = draw(reproduction)?;
     let json = serde_json::to_vec_pretty(reproduction).map_err(Failure::cannot)?;
-    let csv = csv(&reproduction.rows, &reproduction.version)
-        .map_err(|error| Failure::Cannot(format!("rows.csv: cannot be written: {error}")))?;
+    let csv = csv(&reproduction.rows, &reproduction.version);
     let files: Vec<(String, String)> =
         plots.iter().map(|plot| (format!("{}.svg", plot.id), plot.svg.clone())).collect();
     let write = || {
@@ -99,36 +98,34 @@ fn rows<'a>(reproduction: &'a Reproduction, group: &str) -> Vec<&'a Row> {
 }
 
 /// A header, and a row per printed figure with the `version` that has computed it; a field without a value is empty.
-pub(super) fn csv(rows: &[Row], version: &str) -> Result<Vec<u8>, csv::Error> {
+pub(super) fn csv(rows: &[Row], version: &str) -> Vec<u8> {
     let optional = |number: Option<f64>| number.map_or_else(String::new, |n| n.to_string());
-    let mut writer = csv::Writer::from_writer(Vec::new());
-    writer.write_record(COLUMNS)?;
-    for row in rows {
+    let cells = |row: &Row| {
         let [low, high] = row.paper_range;
-        writer.write_record([
-            row.id.as_str(),
-            &row.group,
-            &row.text,
-            &row.unit,
-            &row.paper.to_string(),
-            &low.to_string(),
-            &high.to_string(),
-            &optional(row.ours),
-            &row.by_seed.iter().map(f64::to_string).collect::<Vec<_>>().join(" "),
-            &optional(row.rel_diff),
-            &optional(row.diff),
-            row.kind.name(),
-            &row.label(),
-            &optional(row.interval.map(|[low, _]| low)),
-            &optional(row.interval.map(|[_, high]| high)),
-            &optional(row.width),
-            row.inside.map_or("", |inside| if inside { "true" } else { "false" }),
-            &row.place,
-            row.why.unwrap_or_default(),
-            version,
-        ])?;
-    }
-    writer.into_inner().map_err(|error| error.into_error().into())
+        [
+            row.id.clone(),
+            row.group.clone(),
+            row.text.clone(),
+            row.unit.clone(),
+            row.paper.to_string(),
+            low.to_string(),
+            high.to_string(),
+            optional(row.ours),
+            row.by_seed.iter().map(f64::to_string).collect::<Vec<_>>().join(" "),
+            optional(row.rel_diff),
+            optional(row.diff),
+            row.kind.name().to_owned(),
+            row.label(),
+            optional(row.interval.map(|[low, _]| low)),
+            optional(row.interval.map(|[_, high]| high)),
+            optional(row.width),
+            row.inside.map_or_else(String::new, |inside| inside.to_string()),
+            row.place.clone(),
+            row.why.unwrap_or_default().to_owned(),
+            version.to_owned(),
+        ]
+    };
+    wave_report::csv(COLUMNS, rows.iter().map(cells))
 }
 
 fn page(reproduction: &Reproduction, plots: &[Plot<'_>]) -> String {
@@ -355,7 +352,7 @@ mod tests {
     #[test]
     fn csv_has_a_row_per_figure_and_parses() {
         let rows = sample().rows;
-        let bytes = csv(&rows, "0.2.0").unwrap();
+        let bytes = csv(&rows, "0.2.0");
         let mut reader = csv::Reader::from_reader(bytes.as_slice());
         assert_eq!(reader.headers().unwrap(), COLUMNS.as_slice());
         let records: Vec<csv::StringRecord> = reader.records().map(Result::unwrap).collect();

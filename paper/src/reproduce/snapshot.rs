@@ -101,14 +101,14 @@ mod tests {
     #[test]
     fn snapshot_round_trips_without_moved_rows() {
         let rows = sample();
-        let snapshot = Snapshot::parse(&csv(&rows, "0.2.0").unwrap()).unwrap();
+        let snapshot = Snapshot::parse(&csv(&rows, "0.2.0")).unwrap();
         assert_eq!(snapshot.0["fig4a-sample"], [4.0, 3.0, 5.0]);
         assert!(snapshot.moved(&rows).is_empty());
     }
 
     #[test]
     fn moved_row_is_named() {
-        let snapshot = Snapshot::parse(&csv(&sample(), "0.2.0").unwrap()).unwrap();
+        let snapshot = Snapshot::parse(&csv(&sample(), "0.2.0")).unwrap();
         let mut rows = sample();
         rows[0].ours = Some(1004.9);
         rows[1].by_seed = vec![4.0, 3.19];
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn row_missing_in_the_earlier_run_is_named() {
-        let snapshot = Snapshot::parse(&csv(&[], "0.2.0").unwrap()).unwrap();
+        let snapshot = Snapshot::parse(&csv(&[], "0.2.0")).unwrap();
         assert_eq!(snapshot.moved(&sample()).len(), 3);
     }
 

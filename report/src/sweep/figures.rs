@@ -3,8 +3,8 @@
 use maud::{Markup, html};
 
 use super::{Row, Sheet};
+use crate::Table;
 use crate::number::short;
-use crate::save::ReportError;
 
 /// Figures that tables and plots show; results.csv has all.
 const SHOWN_MAX: usize = 8;
@@ -86,8 +86,8 @@ fn digits(number: f64) -> String {
     }
 }
 
-/// Header and cells: the axes, then the shown figures.
-pub(super) fn table(sheet: &Sheet<'_>) -> (Vec<String>, Vec<Vec<String>>) {
+/// A row per combination: the axes, then the shown figures.
+pub(super) fn table(sheet: &Sheet<'_>) -> Table {
     let (shown, _) = shown(sheet);
     let axes = sheet.axes.iter().map(|axis| axis.name.clone());
     // A path may be long: its parts stand below each other.
@@ -97,27 +97,26 @@ pub(super) fn table(sheet: &Sheet<'_>) -> (Vec<String>, Vec<Vec<String>>) {
         let values = sheet.axes.iter().zip(row.at).map(|(axis, at)| axis.values[*at].clone());
         values.chain(shown.iter().map(|path| cell(row, path))).collect()
     };
-    (axes.chain(paths).collect(), sheet.rows.iter().map(cells).collect())
+    Table::new(sheet.axes.len(), axes.chain(paths)).with(sheet.rows.iter().map(cells))
 }
 
 /// A header and a row per combination: id, the axes by their paths, then all figures, empty where a row has none.
-pub(super) fn csv(sheet: &Sheet<'_>) -> Result<Vec<u8>, ReportError> {
+pub(super) fn csv(sheet: &Sheet<'_>) -> Vec<u8> {
     let paths = paths(sheet);
     let axes = sheet.axes.iter().map(|axis| axis.name.as_str());
-    let mut writer = csv::Writer::from_writer(Vec::new());
-    writer.write_record(std::iter::once("id").chain(axes).chain(paths.iter().copied()))?;
-    for row in &sheet.rows {
+    let row = |row: &Row<'_>| {
         let values = sheet.axes.iter().zip(row.at).map(|(axis, at)| axis.values[*at].clone());
         let figure = |path: &&str| row.figure(path).map_or_else(String::new, |n| n.to_string());
-        let record = std::iter::once(row.id.to_owned()).chain(values);
-        writer.write_record(record.chain(paths.iter().map(figure)))?;
-    }
-    writer.into_inner().map_err(|error| csv::Error::from(error.into_error()).into())
+        let cells = std::iter::once(row.id.to_owned()).chain(values);
+        cells.chain(paths.iter().map(figure)).collect::<Vec<_>>()
+    };
+    let head = std::iter::once("id").chain(axes).chain(paths.iter().copied());
+    crate::csv(head, sheet.rows.iter().map(row))
 }
 
 /// The table of the page.
 pub(super) fn rows(sheet: &Sheet<'_>) -> Markup {
-    let (head, rows) = table(sheet);
+    let table = table(sheet);
     html! {
         section {
             h2 { "Every combination" }
@@ -126,8 +125,8 @@ pub(super) fn rows(sheet: &Sheet<'_>) -> Markup {
                 "The whole results are in results.json, and each run's report in runs/."
             }
             div.scroll { table {
-                thead { tr { @for name in &head { th { (name) } } th { "point" } } }
-                tbody { @for (cells, row) in rows.iter().zip(&sheet.rows) { tr {
+                thead { tr { @for name in table.head() { th { (name) } } th { "point" } } }
+                tbody { @for (cells, row) in table.rows().iter().zip(&sheet.rows) { tr {
                     @for (at, cell) in cells.iter().enumerate() { td.n[at >= sheet.axes.len()] { (cell) } }
                     td { (row.id) }
                 } } }

@@ -1,7 +1,6 @@
 //! A row per combination, as CSV.
 
 use super::{Row, Sheet, figures};
-use crate::save::ReportError;
 
 const HEAD: [&str; 7] =
     ["variant", "placement", "link", "policy", "workers", "seed", "load_per_second"];
@@ -24,7 +23,7 @@ const LATENCY: [&str; 8] =
 const TAIL: [&str; 2] = ["valid", "why_invalid"];
 
 /// A header and a row per combination: id, the axes by their paths, then the metrics, empty where there are none.
-pub fn csv(sheet: &Sheet<'_>) -> Result<Vec<u8>, ReportError> {
+pub fn csv(sheet: &Sheet<'_>) -> Vec<u8> {
     if sheet.is_of_runs() {
         return figures::csv(sheet);
     }
@@ -41,12 +40,7 @@ pub fn csv(sheet: &Sheet<'_>) -> Result<Vec<u8>, ReportError> {
         .extend(classes.iter().flat_map(|class| LATENCY.map(|column| format!("{class}_{column}"))));
     header.extend(TAIL.map(str::to_owned));
 
-    let mut writer = csv::Writer::from_writer(Vec::new());
-    writer.write_record(&header)?;
-    for row in &sheet.rows {
-        writer.write_record(record(sheet, row, &classes))?;
-    }
-    writer.into_inner().map_err(|error| csv::Error::from(error.into_error()).into())
+    crate::csv(header, sheet.rows.iter().map(|row| record(sheet, row, &classes)))
 }
 
 /// The fields of a row. Numbers have the shortest form that reads back to the same bits.

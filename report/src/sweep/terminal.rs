@@ -1,8 +1,7 @@
 //! A sweep's results as a table for a terminal.
 
-use comfy_table::{CellAlignment, Table, TableComponent, presets};
-
 use super::{Row, Sheet, figures, table};
+use crate::Table;
 use crate::number::{micros, short, thousands};
 use crate::terminal::marked;
 
@@ -17,10 +16,8 @@ pub fn text(sheet: &Sheet<'_>) -> String {
 
 fn table_of(sheet: &Sheet<'_>) -> String {
     if sheet.is_of_runs() {
-        let (head, rows) = figures::table(sheet);
-        let drawn = drawn(&head, sheet.axes.len(), rows.into_iter());
         let selection = figures::selection(sheet).map(|told| format!("\n{told}"));
-        return drawn + &selection.unwrap_or_default();
+        return drawn(figures::table(sheet)) + &selection.unwrap_or_default();
     }
     let searched = sheet.rows.iter().any(|row| row.search.is_some());
     let mut head: Vec<String> = sheet.axes.iter().map(|axis| axis.name.clone()).collect();
@@ -32,33 +29,14 @@ fn table_of(sheet: &Sheet<'_>) -> String {
     let class = sheet.headline();
     head.extend(["offered\nk/s", "achieved\nk/s", "served\n%"].map(str::to_owned));
     head.extend(["p50", "p99"].map(|percentile| format!("{class} {percentile}\nus")));
-    drawn(&head, names, sheet.rows.iter().map(|row| cells(sheet, row, searched)))
+    drawn(Table::new(names, head).with(sheet.rows.iter().map(|row| cells(sheet, row, searched))))
 }
 
-/// A table whose first `names` columns are no numbers.
-fn drawn(
-    head: &[String],
-    names: usize,
-    rows: impl ExactSizeIterator<Item = Vec<String>>,
-) -> String {
-    let mut drawn = Table::new();
-    drawn
-        .load_preset(presets::NOTHING)
-        .set_style(TableComponent::HeaderLines, '─')
-        .set_style(TableComponent::MiddleHeaderIntersections, '─')
-        .set_header(head);
-    let count = rows.len();
-    for row in rows.take(ROWS_MAX) {
-        drawn.add_row(row);
-    }
-    for column in names..head.len() {
-        if let Some(column) = drawn.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    match count.saturating_sub(ROWS_MAX) {
-        0 => drawn.to_string(),
-        more => format!("{drawn}\nand {more} more rows in results.csv"),
+/// The table, but for the rows beyond [`ROWS_MAX`].
+fn drawn(mut table: Table) -> String {
+    match table.truncate(ROWS_MAX) {
+        0 => table.to_string(),
+        more => format!("{table}\nand {more} more rows in results.csv"),
     }
 }
 

@@ -10,11 +10,10 @@ use std::thread;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use comfy_table::CellAlignment;
 use wave_lab::Failure;
 use wave_lab::progress::Progress;
-use wave_lab::table;
 use wave_lab::terminal::note;
+use wave_report::Table;
 use wave_report::number::micros;
 use wave_workloads::point::{ClassLatency, GeneratorLag};
 
@@ -108,16 +107,14 @@ fn measured(generator: &GeneratorLag) -> Result<(), Failure> {
     )))
 }
 
-fn latencies(classes: &[ClassLatency]) -> comfy_table::Table {
-    let mut table = table(&["kind", "OK", "p50\nus", "p90\nus", "p99\nus", "p99.9\nus", "max\nus"]);
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
+fn latencies(classes: &[ClassLatency]) -> Table {
+    let mut table =
+        Table::new(1, ["kind", "OK", "p50\nus", "p90\nus", "p99\nus", "p99.9\nus", "max\nus"]);
     for ClassLatency { name, latency, .. } in classes {
         let quantiles =
             [latency.p50_ns, latency.p90_ns, latency.p99_ns, latency.p999_ns, latency.max_ns];
         let row = [name.clone(), latency.count.to_string()];
-        table.add_row(row.into_iter().chain(quantiles.map(micros)));
+        table.push(row.into_iter().chain(quantiles.map(micros)));
     }
     table
 }

@@ -6,7 +6,7 @@ use super::report::{MemoryResult, Ran, Second, Variant};
 use wave_lab::Failure;
 use wave_report::number::short;
 use wave_report::plot::curves::{self, Curve};
-use wave_report::{document, figure};
+use wave_report::{document, facts, figure};
 
 impl MemoryResult {
     /// The plots, by file name.
@@ -54,7 +54,6 @@ impl MemoryResult {
     }
 
     pub(super) fn page(&self, plots: &[(&str, String)]) -> String {
-        let (head, rows) = self.table();
         let machine = &self.machine;
         let body = html! {
             p.lead { (self.description) }
@@ -69,12 +68,7 @@ impl MemoryResult {
             section {
                 h2 { "With and without" }
                 p { "Latencies are those after the warm-up, in microseconds; GETs count from when they were due." }
-                div.scroll { table {
-                    thead { tr { @for (index, name) in head.iter().enumerate() { th.n[index > 0] { (name) } } } }
-                    tbody { @for row in &rows { tr { @for (index, cell) in row.iter().enumerate() {
-                        td.n[index > 0] { (cell) }
-                    } } } }
-                } }
+                (self.table().html())
                 @for Variant { ran, compared, .. } in &self.variants {
                     @if let Some(compared) = compared { h3 { (ran.name) } pre { (compared.text()) } }
                 }
@@ -83,13 +77,7 @@ impl MemoryResult {
                 h2 { "Over time" }
                 @for (_, svg) in plots { (figure(svg)) }
             }
-            section {
-                h2 { "Fitted, measured, assumed" }
-                div.scroll { table {
-                    thead { tr { th { "what" } th { "how it is known" } } }
-                    tbody { @for (what, how) in &self.facts { tr { td { (what) } td { (how) } } } }
-                } }
-            }
+            (facts(&self.facts))
         };
         document(&self.scenario, &body)
     }

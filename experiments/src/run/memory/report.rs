@@ -18,10 +18,10 @@ use crate::run::{Failure, machine};
 use wave_app_memory::run::too_short;
 use wave_app_memory::sample::Sample;
 use wave_links::words::counted;
-use wave_report::Directory;
 use wave_report::model::Machine;
 use wave_report::number::{micros, short};
 use wave_report::terminal::{Section, wrapped};
+use wave_report::{Directory, Table, csv};
 use wave_scenario::size::{show, show_signed};
 use wave_scenario::{Managed, Memory};
 
@@ -379,18 +379,14 @@ impl MemoryResult {
     }
 
     pub fn text(&self) -> String {
-        let (head, rows) = self.table();
-        let mut table = wave_lab::table(&head);
-        rows.into_iter().for_each(|row| {
-            table.add_row(row);
-        });
-        let mut against = wave_lab::table(&AGAINST);
+        let table = self.table();
         let compared = || {
             self.variants
                 .iter()
                 .filter_map(|Variant { ran, compared, .. }| Some((ran, compared.as_ref()?)))
         };
-        against.add_rows(compared().map(|(ran, compared)| compared.row(ran)));
+        let against = Table::new(1, AGAINST);
+        let against = against.with(compared().map(|(ran, compared)| compared.row(ran).into()));
         let mut notes: Vec<String> = Vec::new();
         if compared().next().is_some() {
             let how = "Ratios: latency with the policy / without. CPU: host thread and agent, as a share of a core. Held back: \
@@ -418,7 +414,7 @@ impl MemoryResult {
     }
 
     /// A row per variant. Times are in microseconds.
-    pub(super) fn table(&self) -> ([&'static str; 14], Vec<Vec<String>>) {
+    pub(super) fn table(&self) -> Table {
         let head = [
             "variant",
             "GETs/s",
@@ -462,14 +458,14 @@ impl MemoryResult {
                 last.and_then(|last| last.memory.net_saved_bytes).map_or_else(none, show_signed),
             ]
         };
-        (head, self.variants.iter().map(row).collect())
+        Table::new(1, head).with(self.variants.iter().map(row))
     }
 
     /// Writes everything into a directory below `out`, named after the scenario, and returns it.
     pub fn write(&self, out: &Path) -> Result<PathBuf, Failure> {
         let plots = self.plots()?;
         let json = serde_json::to_vec_pretty(self).map_err(Failure::cannot)?;
-        let rows = self.rows().map_err(Failure::cannot)?;
+        let rows = self.rows();
         let write = || {
             let directory = wave_report::folder(out, &self.scenario, self.host);
             wave_report::check_host(&directory, self.host)?;
@@ -499,9 +495,8 @@ impl MemoryResult {
         self.variants.iter().flat_map(of).collect()
     }
 
-    fn rows(&self) -> Result<Vec<u8>, csv::Error> {
-        let mut writer = csv::Writer::from_writer(Vec::new());
-        writer.write_record([
+    fn rows(&self) -> Vec<u8> {
+        let head = [
             "variant",
             "seconds",
             "counts",
@@ -520,10 +515,10 @@ impl MemoryResult {
             "host_cpu_seconds",
             "agent_cpu_seconds",
             "held",
-        ])?;
+        ];
         let text = |number: Option<u64>| number.map_or_else(String::new, |n| n.to_string());
-        for Variant { ran, .. } in &self.variants {
-            for second in &ran.seconds {
+        let rows = self.variants.iter().flat_map(|Variant { ran, .. }| {
+            ran.seconds.iter().map(move |second| {
                 let memory = &second.memory;
                 let numbers = [
                     second.gets,
@@ -547,10 +542,10 @@ impl MemoryResult {
                 row.push(format!("{:.3}", memory.host_cpu_seconds));
                 row.push(format!("{:.3}", memory.agent_cpu_seconds));
                 row.push(memory.held.clone().unwrap_or_default());
-                writer.write_record(row)?;
-            }
-        }
-        writer.into_inner().map_err(|error| error.into_error().into())
+                row
+            })
+        });
+        csv(head, rows)
     }
 }
 

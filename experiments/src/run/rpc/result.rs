@@ -1,6 +1,5 @@
 //! Results: the figures of each variant, and comparisons between variants.
 
-use comfy_table::CellAlignment;
 use serde::{Deserialize, Serialize};
 use wave_compare::curve::Served;
 use wave_workloads::point::{Limits, Point, SENSITIVITY_LIMITS_US};
@@ -12,11 +11,10 @@ use crate::run::point::for_report;
 use crate::run::rounds::Curves;
 use crate::run::saturation::{put_saturations, saturation};
 use crate::run::system::Delta;
-use wave_lab::table as empty_table;
-use wave_report::RunResult;
 use wave_report::model::{Figure, ServedShare, VariantResult};
 use wave_report::number::{difference, micros, short, thousands};
 use wave_report::terminal::{self, Section, marked};
+use wave_report::{RunResult, Table};
 use wave_scenario::{Rpc, RpcPlacement, Stack};
 
 /// Name of the agents' part of an account in native runs, which includes polling: they look for work as long as they have a
@@ -488,10 +486,7 @@ pub fn table(result: &RunResult) -> String {
         "generator\nus/RPC",
         "lag p99\nus",
     ];
-    let mut table = empty_table(&head);
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
+    let mut table = Table::new(1, head);
     let mut marks = false;
     let first = extra.placements.first().and_then(|first| first.saturation_per_second);
     for placed in extra.placements.iter().filter(|placed| placed.same_system_as.is_none()) {
@@ -518,7 +513,7 @@ pub fn table(result: &RunResult) -> String {
             let cell = |figure| marked(short(figure), valid);
             row.extend(costs.map(|figure| figure.map_or_else(|| "-".to_owned(), cell)));
         }
-        table.add_row(row);
+        table.push(row);
     }
     let mut notes = Vec::new();
     let points = || result.variants.iter().flat_map(|variant| &variant.points);

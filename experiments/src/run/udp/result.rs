@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use comfy_table::CellAlignment;
 use serde::Serialize;
+use wave_lab::Failure;
 use wave_lab::terminal::counted;
-use wave_lab::{Failure, table};
 use wave_report::model::Figure;
 use wave_report::number::{short, thousands};
 use wave_report::terminal::wrapped;
+use wave_report::{Table, csv};
 
 use super::Measured;
 use crate::run::rounds::over_rounds;
@@ -90,15 +90,9 @@ impl UdpResult {
     }
 
     pub fn text(&self) -> String {
-        let mut all = table(&HEAD);
-        for column in all.column_iter_mut() {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        for row in &self.curve {
-            all.add_row(self.cells(row));
-        }
         let conclusion = wrapped(&self.header.conclusion);
-        format!("{}\n\n{all}{}\n\n{conclusion}", wrapped(&self.setup()), self.others())
+        let setup = wrapped(&self.setup());
+        format!("{setup}\n\n{}{}\n\n{conclusion}", self.table(), self.others())
     }
 
     fn setup(&self) -> String {
@@ -117,12 +111,15 @@ impl UdpResult {
         })
     }
 
-    fn cells(&self, row: &Row) -> [String; 3] {
-        [
-            row.outstanding.to_string(),
-            row.per_second.words(thousands),
-            row.of_best.words(|value| format!("{value:.2}")),
-        ]
+    fn table(&self) -> Table {
+        let cells = |row: &Row| {
+            vec![
+                row.outstanding.to_string(),
+                row.per_second.words(thousands),
+                row.of_best.words(|value| format!("{value:.2}")),
+            ]
+        };
+        Table::new(0, HEAD).with(self.curve.iter().map(cells))
     }
 
     /// Writes the files of the result into a folder below `out`.
@@ -132,19 +129,16 @@ impl UdpResult {
         let median = ("median".to_owned(), points.collect());
         let axes = ["outstanding requests per worker", "k requests/s"];
         let plot = drawn("throughput.svg", "Throughput", axes, &[median])?;
-        let mut csv = "outstanding,per_second,low,high,of_best\n".to_owned();
-        for Row { outstanding, per_second, of_best, .. } in &self.curve {
+        let rows = self.curve.iter().map(|Row { outstanding, per_second, of_best, .. }| {
             let ends =
                 per_second.interval.map(|(low, high)| [low, high].map(|end| end.to_string()));
             let [low, high] = ends.unwrap_or_default();
-            csv += &format!("{outstanding},{},{low},{high},{}\n", per_second.value, of_best.value);
-        }
-        let page = Page {
-            setup: &self.setup(),
-            tables: vec![(&HEAD, self.curve.iter().map(|row| self.cells(row).into()).collect())],
-            notes: &self.others(),
-        };
-        let files = (("throughput.svg", plot.as_str()), ("curve.csv", csv.as_str()));
+            let [rate, share] = [per_second.value, of_best.value].map(|value| value.to_string());
+            [outstanding.to_string(), rate, low, high, share]
+        });
+        let csv = csv(["outstanding", "per_second", "low", "high", "of_best"], rows);
+        let page = Page { setup: &self.setup(), tables: vec![self.table()], notes: &self.others() };
+        let files = (("throughput.svg", plot.as_str()), ("curve.csv", &csv[..]));
         self.header.write(out, files.0, files.1, self, &page)
     }
 }

@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use comfy_table::CellAlignment;
 use serde::Serialize;
+use wave_lab::Failure;
 use wave_lab::terminal::counted;
-use wave_lab::{Failure, table};
 use wave_report::model::Figure;
 use wave_report::number::{micros, short, thousands};
 use wave_report::plot::curves::Curve;
 use wave_report::terminal::wrapped;
+use wave_report::{Table, csv};
 
 use super::{Measured, Sending};
 use crate::run::rounds::over_rounds;
@@ -17,6 +17,17 @@ use crate::run::udp_report::{Header, Page, drawn};
 use wave_scenario::UdpFeedback;
 
 /// Columns of the table; figures are medians over rounds.
+const COLUMNS: [&str; 9] = [
+    "load",
+    "senders",
+    "within_limit_per_second",
+    "p50_ns",
+    "p99_ns",
+    "open_at_host",
+    "refused",
+    "held_back",
+    "lost",
+];
 const HEAD: [&str; 8] =
     ["load", "senders", "in time, k/s", "p50, us", "p99, us", "open", "refused", "not sent"];
 
@@ -125,12 +136,13 @@ impl FeedbackResult {
     }
 
     pub fn text(&self) -> String {
-        let mut all = table(&HEAD);
-        for column in all.column_iter_mut().skip(2) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        all.add_rows(self.rows.iter().map(Row::cells));
-        format!("{}\n\n{all}\n\n{}", wrapped(&self.setup()), wrapped(&self.header.conclusion))
+        let [setup, conclusion] =
+            [&self.setup(), &self.header.conclusion].map(|text| wrapped(text));
+        format!("{setup}\n\n{}\n\n{conclusion}", self.table())
+    }
+
+    fn table(&self) -> Table {
+        Table::new(2, HEAD).with(self.rows.iter().map(Row::cells))
     }
 
     fn setup(&self) -> String {
@@ -165,21 +177,18 @@ impl FeedbackResult {
         let axes = ["offered load / capacity", "k replies in time/s"];
         let plot = drawn("goodput.svg", "Goodput under overload", axes, &curves)?;
         let csv = self.csv();
-        let (plot, csv) = (("goodput.svg", plot.as_str()), ("rows.csv", csv.as_str()));
+        let (plot, csv) = (("goodput.svg", plot.as_str()), ("rows.csv", &csv[..]));
         self.header.write(out, plot, csv, self, &self.page(&self.setup()))
     }
 
     fn page<'a>(&self, setup: &'a str) -> Page<'a> {
-        let rows = self.rows.iter().map(Row::cells).collect();
-        Page { setup, tables: vec![(&HEAD, rows)], notes: "" }
+        Page { setup, tables: vec![self.table()], notes: "" }
     }
 
     /// Medians over rounds.
-    fn csv(&self) -> String {
-        let mut csv = "load,senders,within_limit_per_second,p50_ns,p99_ns,open_at_host,refused,held_back,lost\n"
-            .to_owned();
-        for row in &self.rows {
-            let all = [
+    fn csv(&self) -> Vec<u8> {
+        let row = |row: &Row| {
+            let medians = [
                 row.within_limit_per_second,
                 row.p50_ns,
                 row.p99_ns,
@@ -188,10 +197,10 @@ impl FeedbackResult {
                 row.held_back,
                 row.lost,
             ];
-            let medians = all.map(|figure| figure.value.to_string()).join(",");
-            csv += &format!("{},{},{medians}\n", row.load, row.senders);
-        }
-        csv
+            let medians = medians.map(|figure| figure.value.to_string());
+            [row.load.to_string(), row.senders.to_owned()].into_iter().chain(medians)
+        };
+        csv(COLUMNS, self.rows.iter().map(row))
     }
 }
 
@@ -231,7 +240,7 @@ mod tests {
         assert!(found.text().ends_with(conclusion), "{}", found.text());
         assert_eq!(serde_json::to_value(&found).unwrap()["conclusion"], conclusion);
         assert!(found.header.page(&found.page("setup"), "").contains(conclusion));
-        assert_eq!(found.csv().lines().count(), 1 + 4);
+        assert_eq!(String::from_utf8(found.csv()).unwrap().lines().count(), 1 + 4);
         assert_eq!(result(Some("busy".into())).header.conclusion, "busy");
     }
 }

@@ -2,15 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use comfy_table::CellAlignment;
 use serde::Serialize;
 use wave_compare::{Better, Pool, median};
+use wave_lab::Failure;
 use wave_lab::terminal::counted;
-use wave_lab::{Failure, table};
 use wave_report::model::{Figure, SATURATION_SERVED};
 use wave_report::number::{micros, short, thousands};
 use wave_report::plot::curves::Curve;
 use wave_report::terminal::wrapped;
+use wave_report::{Table, csv};
 use wave_workloads::point::ClassLatency;
 use wave_workloads::udp::Outcome;
 
@@ -205,19 +205,11 @@ impl PreemptionResult {
     }
 
     pub fn text(&self) -> String {
-        let drawn = |head: &[&str], words: usize, rows: Vec<Vec<String>>| {
-            let mut drawn = table(head);
-            for column in drawn.column_iter_mut().skip(words) {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-            drawn.add_rows(rows);
-            drawn
-        };
         format!(
             "{}\n\n{}\n\n{}{}\n\n{}",
             wrapped(&self.setup()),
-            drawn(&TIMES, 3, self.times()),
-            drawn(&RATIOS, 0, self.ratios()),
+            self.times(),
+            self.ratios(),
             self.others(),
             wrapped(&self.header.conclusion)
         )
@@ -238,14 +230,14 @@ impl PreemptionResult {
     }
 
     /// A row for each load and system: short requests, then the p99 of long ones.
-    fn times(&self) -> Vec<Vec<String>> {
+    fn times(&self) -> Table {
         let us = |figure: Figure| micros(figure.value as u64);
-        let mut rows = Vec::new();
+        let mut rows = Table::new(3, TIMES);
         for at in 0..self.short_p99_ratios.len() {
             for row in &self.variants {
                 let load = &row.loads[at];
                 let [short, long] = &load.client;
-                rows.push(vec![
+                rows.push([
                     thousands(load.offered_per_second),
                     row.name.to_owned(),
                     format!("{:.1}%", load.served * 1e2),
@@ -260,7 +252,7 @@ impl PreemptionResult {
         rows
     }
 
-    fn ratios(&self) -> Vec<Vec<String>> {
+    fn ratios(&self) -> Table {
         let row = |ratio: &Ratio| {
             vec![
                 thousands(ratio.offered_per_second),
@@ -270,7 +262,7 @@ impl PreemptionResult {
                 (if ratio.is_served { "yes" } else { "no" }).to_owned(),
             ]
         };
-        self.short_p99_ratios.iter().map(row).collect()
+        Table::new(0, RATIOS).with(self.short_p99_ratios.iter().map(row))
     }
 
     fn others(&self) -> String {
@@ -298,29 +290,35 @@ impl PreemptionResult {
         let csv = self.csv();
         let page = Page {
             setup: &self.setup(),
-            tables: vec![(&TIMES, self.times()), (&RATIOS, self.ratios())],
+            tables: vec![self.times(), self.ratios()],
             notes: &self.others(),
         };
-        let (plot, csv) = (("p99.svg", plot.as_str()), ("points.csv", csv.as_str()));
+        let (plot, csv) = (("p99.svg", plot.as_str()), ("points.csv", &csv[..]));
         self.header.write(out, plot, csv, self, &page)
     }
 
-    fn csv(&self) -> String {
-        let mut csv = "system,offered_per_second,served,short_p99_ns,long_p99_ns,short_p99_at_front_ns,long_p99_at_front_ns\n"
-            .to_owned();
-        for row in &self.variants {
-            for at in &row.loads {
-                let p99_ns = [&at.client, &at.front].map(|times| {
-                    times.each_ref().map(|times| times.p99_ns.value.to_string()).join(",")
-                });
-                let (load, served) = (at.offered_per_second, at.served);
-                csv += &format!("{},{load},{served},{}\n", row.name, p99_ns.join(","));
-            }
-        }
-        csv
+    fn csv(&self) -> Vec<u8> {
+        let rows = self.variants.iter().flat_map(|row| {
+            row.loads.iter().map(|at| {
+                let p99 = at.client.iter().chain(&at.front).map(|times| times.p99_ns.value);
+                let figures = [at.offered_per_second, at.served].into_iter().chain(p99);
+                let figures = figures.map(|figure| figure.to_string());
+                std::iter::once(row.name.to_owned()).chain(figures)
+            })
+        });
+        csv(COLUMNS, rows)
     }
 }
 
+const COLUMNS: [&str; 7] = [
+    "system",
+    "offered_per_second",
+    "served",
+    "short_p99_ns",
+    "long_p99_ns",
+    "short_p99_at_front_ns",
+    "long_p99_at_front_ns",
+];
 const TIMES: [&str; 8] = [
     "k requests/s",
     "system",
@@ -424,7 +422,7 @@ mod tests {
         assert!(low.is_served && !high.is_served && high.client.value == 1.0);
         assert_eq!(found.variants[0].loads[0].slices_ended, 14);
         assert!(found.is_measured() && found.header.conclusion.contains("by 0.25 at the client"));
-        assert_eq!(found.csv().lines().count(), 1 + 4);
+        assert_eq!(String::from_utf8(found.csv()).unwrap().lines().count(), 1 + 4);
 
         // A round in which requests are lost is no quick one.
         let found = result(50);
