@@ -42,7 +42,6 @@ const PICTURES: &[Picture] = &[
         sources: &[
             "scenarios/rocksdb-fifo.toml",
             "compare/src",
-            "experiments/src/run/rounds.rs",
             "experiments/src/run/rounds",
             "experiments/src/run/session.rs",
             "experiments/src/run/point.rs",
@@ -62,7 +61,6 @@ const PICTURES: &[Picture] = &[
         sources: &[
             "scenarios/ladder.toml",
             "compare/src",
-            "experiments/src/run/rounds.rs",
             "experiments/src/run/rounds",
             "experiments/src/run/ladder.rs",
             "experiments/src/run/session.rs",

@@ -3,15 +3,11 @@
 //!
 //! `WAVE_BLESS=1 cargo test -p wave-sched --test traces` rewrites the files.
 
-#[path = "traces/fifo.rs"]
 mod fifo;
-#[path = "model/mod.rs"]
+#[path = "../model/mod.rs"]
 mod model;
-#[path = "traces/others.rs"]
 mod others;
-#[path = "traces/sliced.rs"]
 mod sliced;
-#[path = "traces/trace.rs"]
 mod trace;
 
 use trace::{RUNS, Trace};

@@ -527,5 +527,4 @@ pub fn check_kernel() -> Result<(), LoadError> {
 }
 
 #[cfg(test)]
-#[path = "model_tests.rs"]
 mod model_tests;

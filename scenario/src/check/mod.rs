@@ -18,7 +18,6 @@ use super::model::{
     Chaos, Class, Compare, Crash, Enclaves, Kind, Load, Machine, Run, Scenario, Variant, Workload,
 };
 
-#[path = "variants.rs"]
 mod variants;
 
 pub(super) use variants::{GHZ_MAX, GHZ_MIN, link};

@@ -393,5 +393,4 @@ fn named(new: TempPath, path: &Path) -> io::Result<()> {
 }
 
 #[cfg(test)]
-#[path = "outputs_tests.rs"]
 mod tests;

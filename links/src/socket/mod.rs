@@ -562,5 +562,4 @@ fn with_address<R>(
 }
 
 #[cfg(test)]
-#[path = "socket_tests.rs"]
 mod tests;

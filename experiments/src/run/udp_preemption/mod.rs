@@ -178,7 +178,7 @@ mod tests {
     use wave_scenario::parse_udp_preemption;
 
     fn scenario() -> UdpPreemption {
-        let text = include_str!("../../../scenarios/mtg-fig2.toml");
+        let text = include_str!("../../../../scenarios/mtg-fig2.toml");
         parse_udp_preemption(Path::new("mtg-fig2.toml"), text).unwrap()
     }
 

@@ -3,13 +3,10 @@
 //!
 //! `WAVE_SEED=n` replays one seed, `WAVE_SEEDS=n` runs the first n.
 
-#[path = "protocol/book.rs"]
 mod book;
-#[path = "../../../core/tests/common/mod.rs"]
+#[path = "../../../../core/tests/common/mod.rs"]
 mod common;
-#[path = "protocol/front.rs"]
 mod front;
-#[path = "protocol/host.rs"]
 mod host;
 
 use std::collections::BTreeMap;

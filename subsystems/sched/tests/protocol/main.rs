@@ -3,9 +3,8 @@
 //!
 //! `WAVE_SEED=n` replays one seed, `WAVE_SEEDS=n` runs the first n.
 
-#[path = "../../../core/tests/common/mod.rs"]
+#[path = "../../../../core/tests/common/mod.rs"]
 mod common;
-#[path = "protocol/host.rs"]
 mod host;
 
 use std::collections::{BTreeMap, VecDeque};

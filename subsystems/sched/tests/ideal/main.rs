@@ -1,7 +1,6 @@
 //! Properties that a user of a policy would notice, on a machine on which nothing costs anything, and how close the policies
 //! come to the oracles there.
 
-#[path = "ideal/machine.rs"]
 mod machine;
 
 use machine::{Job, Served, serve};
