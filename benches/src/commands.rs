@@ -33,8 +33,8 @@ use crate::udp::{echo as udp_echo, udp};
   wave bench agent --json
   sudo wave bench kernel --json
 
-Rows take turns, in random order. A ratio is the median over rounds of the ratio within a round, with its 95% interval: `median`,
-`low` and `high` in the JSON; fewer than six rounds have no interval. Other figures are medians over rounds.
+In each round every row runs one chunk, in random order. Ratios and overheads are taken within a round: medians over rounds, with
+95% intervals (`median`, `low` and `high` in the JSON; no interval below six rounds). Other figures are medians, or p5, p50 and p95.
 
 Each bench needs two CPUs and an otherwise idle machine: `wave doctor` shows what is missing.
 
@@ -74,7 +74,8 @@ tgkill(2) to the handler. safe_point_vs_signal_ratio is signal over safe point (
 klt_vs_signal_ratio kernel-level thread over signal (lower is better). range_growth_*: how much more core
 time a scan of RocksDB takes that is preempted every 30 us at safe points (ult), or every 100 us on a
 kernel-level thread (klt), as a share: 0.01 is 1%. idle_overhead: how much longer a scan takes with a safe
-point after each key and nothing to preempt, as a share. p5, p50 and p95 are over chunks; if they are far apart, something else used the CPUs: run again."
+point after each key and nothing to preempt, as a share. If p5 and p95 are far apart, something else used the
+CPUs: run again."
     )]
     Preempt(Output),
     /// The simulator's event queue, against nexosim.
@@ -83,7 +84,7 @@ point after each key and nothing to preempt, as a share. p5, p50 and p95 are ove
   events_per_second              events of the bare queue per second of CPU time, with 16 servers; ratio_vs_nexosim is the ratio to nexosim
   world_events_per_second        tasks resumed per second of CPU time in a simulated host of 16 cores with its agent, queues and
                                  link (the ladder's last rung): the speed of `wave sweep` and `wave fuzz`
-  world_ratio_vs_bare_queue      world_events_per_second divided by events_per_second
+  world_ratio_vs_bare_queue      world_events_per_second divided by events_per_second, of medians
   ladder_cpu_seconds_per_second  CPU time of a simulated second of that host
   erlang_c_within_ci             whether the mean wait agrees with Erlang's formula
 
@@ -358,10 +359,10 @@ struct HostileArgs {
     #[arg(long, value_name = "N", default_value_t = 21, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     chunks: u32,
     /// Length of a chunk.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.5, value_parser = chunk_seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.25, value_parser = chunk_seconds)]
     chunk_seconds: f64,
     /// Calls per second of the well-behaved client.
-    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rate: u32,
 }
 

@@ -3,7 +3,7 @@
 //!
 //! As in schbench, messengers wake workers: each messenger wakes its own workers, one after the other, waits until all have
 //! run, naps, and repeats. All threads are in the scheduling class under test, on the same CPUs: with an agent on another
-//! CPU, and without. The two take turns.
+//! CPU, and without. These and a single thread under the agent take turns.
 //!
 //! - A *wake-up* lasts from just before the messenger's system call to the worker's first instruction after it.
 //! - *Message to decision* is the worker's run delay as the kernel counts it (schedstat): from the enqueueing of the

@@ -21,7 +21,7 @@ mod udp;
 
 use clap::Parser;
 
-/// The seed of loads, models and the order of turns.
+/// Seed of loads, of models, and of the random order of rows within a round.
 const SEED: u64 = 1;
 
 fn main() -> std::process::ExitCode {

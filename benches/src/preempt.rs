@@ -24,7 +24,7 @@ use crate::SEED;
 
 const CHUNKS: usize = 21;
 /// Number of preemptions and of signals in a chunk.
-const ROUNDS: usize = 1_000;
+const PREEMPTIONS: usize = 1_000;
 /// Slices of long scans, by kind of thread.
 const SLICES: [(ThreadKind, Nanos); 2] =
     [(ThreadKind::User, Nanos::from_micros(30)), (ThreadKind::Kernel, Nanos::from_micros(100))];
@@ -122,10 +122,10 @@ pub fn preempt() -> Result<serde_json::Value, String> {
     let enclave = Arc::clone(preempted.enclave());
     let measured: [Vec<f64>; 3] = in_turns(SEED, 1, CHUNKS, |row| {
         let took: PerRound = match row {
-            0 => preempted.preemptions(ThreadKind::User, ROUNDS)?.into_iter().collect(),
-            1 => preempted.preemptions(ThreadKind::Kernel, ROUNDS)?.into_iter().collect(),
+            0 => preempted.preemptions(ThreadKind::User, PREEMPTIONS)?.into_iter().collect(),
+            1 => preempted.preemptions(ThreadKind::Kernel, PREEMPTIONS)?.into_iter().collect(),
             _ => {
-                let signals = signal::to_handler_ns(other, host, ROUNDS, REST.0);
+                let signals = signal::to_handler_ns(other, host, PREEMPTIONS, REST.0);
                 let signals = signals.map_err(|error| format!("the signals failed: {error}"))?;
                 signals.into_iter().map(|ns| ns as f64).collect()
             }
@@ -155,7 +155,7 @@ pub fn preempt() -> Result<serde_json::Value, String> {
         "bench": "preempt",
         "peer": "tgkill to a thread, until its handler runs",
         "chunks": CHUNKS,
-        "preemptions_per_chunk": ROUNDS,
+        "preemptions_per_chunk": PREEMPTIONS,
         "safe_point_vs_signal_ratio": signals.over(&safe_points).estimate(),
         "klt_vs_signal_ratio": kernel.over(&signals).estimate(),
         "safe_point_ns": safe_points.spread(),

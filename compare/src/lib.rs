@@ -22,10 +22,14 @@ pub use per_round::{PerRound, in_turns};
 pub use pool::Pool;
 pub use rows::{EQUAL, Interval, Pair, Spread, Verdict, resampled_range};
 
-/// The order in which `rows` rows run in a round: a random one, the same for the same seed and round.
+/// The order in which `rows` rows run in a round: a random one in each even round, and its reverse in the next, so that each of two
+/// rows is first in half of the rounds. The same for the same seed and round.
 pub fn order(seed: u64, round: u64, rows: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..rows).collect();
-    order.shuffle(&mut Pcg64::new(u128::from(seed), u128::from(round)));
+    order.shuffle(&mut Pcg64::new(u128::from(seed), u128::from(round / 2)));
+    if !round.is_multiple_of(2) {
+        order.reverse();
+    }
     order
 }
 
@@ -43,6 +47,11 @@ mod tests {
             assert!((25..75).contains(&firsts(row)), "row {row} is first {} times", firsts(row));
         }
         assert_eq!(order(7, 3, 4), order(7, 3, 4));
+        let before = |order: &Vec<usize>| {
+            let place = |row| order.iter().position(|other| *other == row);
+            place(0) < place(3)
+        };
+        assert_eq!(orders[..20].iter().filter(|order| before(order)).count(), 10);
     }
 
     #[test]

@@ -16,18 +16,19 @@ impl FromIterator<f64> for PerRound {
 }
 
 impl PerRound {
-    /// The figure `value` of each round's result.
+    /// Collects `value` of each round's result.
     pub fn of<T>(rounds: &[T], value: impl Fn(&T) -> f64) -> Self {
         rounds.iter().map(value).collect()
     }
 
-    /// The figure that `each` makes of each round's value.
+    /// Applies `each` to each round's value.
     pub fn map(&self, each: impl FnMut(f64) -> f64) -> Self {
         self.0.iter().copied().map(each).collect()
     }
 
-    /// The figure that `each` makes of this value and the other figure's in the same round.
+    /// Combines the two figures' values of each round. Panics if they have different numbers of rounds.
     pub fn with(&self, other: &Self, each: impl Fn(f64, f64) -> f64) -> Self {
+        assert_eq!(self.0.len(), other.0.len(), "figures of the same rounds");
         self.0.iter().zip(&other.0).map(|(own, other)| each(*own, *other)).collect()
     }
 
@@ -59,8 +60,8 @@ impl PerRound {
     }
 }
 
-/// Measures `N` rows in turns: `run` is given a row, once in each round, in an order drawn from `seed`. Returns each row's results,
-/// in the order of the rounds; those of the first `warm_up` rounds are left out.
+/// Measures `N` rows in turns: in each round, `run` is called with each row's index once, in an [`order`] drawn from `seed`. Returns
+/// each row's results, in the order of the rounds, without those of the first `warm_up` rounds.
 ///
 /// # Errors
 ///

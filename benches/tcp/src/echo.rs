@@ -24,9 +24,7 @@ pub fn echo(output: &Output) -> Result<Value, String> {
     let mut chunks: [[Vec<Chunk>; 3]; 3] = Default::default();
     for round in 0..=output.chunks {
         for (shape, (connections, depth)) in SHAPES.into_iter().enumerate() {
-            for at in
-                order(SEED, u64::from(round) * SHAPES.len() as u64 + shape as u64, servers.len())
-            {
+            for at in order(SEED, round.into(), servers.len()) {
                 let server = &servers[at];
                 let measured = output.chunk_seconds;
                 let load = Load {

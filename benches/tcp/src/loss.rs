@@ -29,7 +29,8 @@ const WARM_UP: Duration = Duration::from_millis(100);
 const CASES: [(&str, f64, Role, usize, usize); 2] =
     [("small", 0.02, Role::Echo, 100, 8), ("bulk", 0.01, Role::Source(Pieces::Large), 8, 1)];
 
-pub fn loss(output: &Output, seeds: u32) -> Result<Value, String> {
+pub fn loss(output: &Output) -> Result<Value, String> {
+    let seeds = output.chunks;
     let mut network = Network::new()?;
     // The same buffers as ours, in both networks. Linux's minimum retransmission timeout is 200 ms, as is ours.
     let buffers = format!("4096 {BUFFER_BYTES} {BUFFER_BYTES}");

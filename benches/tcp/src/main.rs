@@ -42,8 +42,9 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
     name = "wave bench tcp",
     bin_name = "wave bench tcp",
     after_help = "Program and client are in two network namespaces that the command creates, which needs root. Chunks of all stacks
-take turns, in random order; figures are medians over chunks, with p5 and p95. A ratio is the median of ratios within a round,
-with its 95% interval (low, high; six chunks or more). CPU is the machine's busy time, less the time of foreign processes, divided into program, agent and the rest.
+take turns, in random order; figures are medians over chunks, with p5 and p95. A ratio is the median of ratios within a
+round, with its 95% interval (low and high; null with fewer than six chunks). CPU is the machine's busy time, less the time
+of foreign processes, divided into program, agent and the rest.
 All senders use Reno congestion control.
 by_tasks is the time that the scheduler charged to the bench's own processes and ksoftirqd; other users of the machine
 disturb it less.
@@ -116,8 +117,8 @@ Values have 64 bytes; nginx sends a file of 1 KiB.
 With --against, an agent of another build serves beside this one, on the same veth pair, and the TAP device is left out:
 
   base     the program over the other build
-  against  this build against the other: the median over rounds of the ratio within a round, turned so that above 1 this build
-           is better
+  against  this build against the other: the median over rounds of the ratio within a round, inverted where lower is better: above 1
+           this build is better
 
 Example:
   sudo wave bench tcp apps --against ../base/target/release --chunks 40 --chunk-seconds 0.2"
@@ -133,7 +134,7 @@ Example:
   agent     a connection of the program's own
   demoted   a connection that has become a stream of the kernel's, which the agent feeds
 
-  added_round_trip_us        a round trip less that of `agent`
+  added_round_trip_us        a round trip less that of `agent`: the median, with its interval
   throughput_ratio_vs_agent  demoted divided by agent: in (to the program) and out"
     )]
     Demoted(Output),
@@ -188,14 +189,18 @@ struct IdleArgs {
 
 #[derive(Args, Clone, Debug)]
 struct LossArgs {
-    #[command(flatten)]
-    output: Output,
-    /// Number of loss seeds; each is one chunk of both stacks.
+    /// Print one JSON object instead of lines.
+    #[arg(long)]
+    json: bool,
+    /// Length of a chunk, of several retransmission timeouts.
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    chunk_seconds: Duration,
+    /// Number of loss seeds; each is one chunk of every stack.
     #[arg(long, value_name = "N", default_value_t = 21, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     seeds: u32,
 }
 
-/// The seed of the order of turns.
+/// Seed of the random order of rows within a round.
 const SEED: u64 = 1;
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -208,7 +213,10 @@ fn main() -> ExitCode {
         Which::Stream(output) => (stream::stream(&output), output),
         Which::Echo(output) => (echo::echo(&output), output),
         Which::Idle(IdleArgs { output, idle }) => (idle::idle(&output, idle), output),
-        Which::Loss(LossArgs { output, seeds }) => (loss::loss(&output, seeds), output),
+        Which::Loss(LossArgs { json, chunk_seconds, seeds }) => {
+            let output = Output { json, chunks: seeds, chunk_seconds };
+            (loss::loss(&output), output)
+        }
         Which::Apps(AppsArgs { output, against }) => {
             (apps::apps(&output, against.as_deref()), output)
         }

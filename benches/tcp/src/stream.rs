@@ -32,9 +32,7 @@ pub fn stream(output: &Output) -> Result<Value, String> {
     let mut chunks: [[Vec<Chunk>; 3]; STREAMS.len()] = Default::default();
     for round in 0..=output.chunks {
         for (stream, (name, role)) in STREAMS.into_iter().enumerate() {
-            for at in
-                order(SEED, u64::from(round) * STREAMS.len() as u64 + stream as u64, servers.len())
-            {
+            for at in order(SEED, round.into(), servers.len()) {
                 let server = &servers[at];
                 let measured = output.chunk_seconds;
                 let load = Load {
