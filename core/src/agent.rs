@@ -159,7 +159,7 @@ pub struct Agent<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front = ()> {
     out: Decisions,
     front: F,
     notes: Vec<Note>,
-    look_after: Vec<u16>,
+    to_kick: Vec<u16>,
     bulk: Vec<u64>,
     /// Extents of bulk data that were read, but not yet returned because the control queue was full.
     returns: Vec<Subject>,
@@ -200,7 +200,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
             out: Decisions::with_capacity(DECISIONS_PER_STEP),
             front,
             notes: Vec::with_capacity(DECISIONS_PER_STEP),
-            look_after: Vec::with_capacity(cores * (ENTRIES_PER_TURN + 1) + 2 * DECISIONS_PER_STEP),
+            to_kick: Vec::with_capacity(cores * (ENTRIES_PER_TURN + 1) + 2 * DECISIONS_PER_STEP),
             bulk: Vec::with_capacity(layout.config.bulk().words()),
             returns: Vec::with_capacity(layout.config.bulk().extents.into()),
             resync_asked: None,
@@ -339,8 +339,8 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
                     Some(message) if message.kind >= KIND_CORE => self.on_core(now, &message)?,
                     _ => {
                         let reaction = self.brain.on_entry(now, context as u16, &entry);
-                        if let Some(core) = reaction.look_after {
-                            self.look_after.push(core);
+                        if let Some(core) = reaction.to_kick {
+                            self.to_kick.push(core);
                         }
                         self.wants_resync |= reaction.resync;
                     }
@@ -376,8 +376,8 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
             }
             // A core may sleep with a decision in its queue, whose outcome the snapshot does not show.
             let cores = self.brain.cores();
-            self.look_after.clear();
-            self.look_after.extend((0..cores.len()).filter(|&core| cores.waits(core)));
+            self.to_kick.clear();
+            self.to_kick.extend((0..cores.len()).filter(|&core| cores.waits(core)));
         }
         Ok(())
     }
@@ -474,7 +474,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
                     }
                     self.decided += 1;
                     if self.brain.cores().waits(core) {
-                        self.look_after.push(core);
+                        self.to_kick.push(core);
                     }
                 }
                 Err(PushError::Full(_)) => {
@@ -501,15 +501,15 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
 
     /// Kicks those cores of the list that sleep. A core that spins needs no kick.
     fn kick_sleepers(&mut self) {
-        let Some(&first) = self.look_after.first() else { return };
+        let Some(&first) = self.to_kick.first() else { return };
         if is_planted(Planted::DroppedKick) {
-            self.look_after.clear();
+            self.to_kick.clear();
             return;
         }
         let nic = self.port.window(home_of(Side::Agent));
         if !is_planted(Planted::AgentMissingFence) {
             // A copy that arrives after the look at the status would be missed by both sides.
-            for &core in &self.look_after {
+            for &core in &self.to_kick {
                 while !self.decisions[usize::from(core)].poll(&self.port) {
                     core::hint::spin_loop();
                 }
@@ -517,7 +517,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
             self.decisions[usize::from(first)].fence(&self.port);
             nic.fence();
         }
-        for core in self.look_after.drain(..) {
+        for core in self.to_kick.drain(..) {
             if ParkWord::of_core(&self.layout, core).is_parked(&self.port) {
                 self.kicked += 1;
                 self.bells[usize::from(core)].ring();

@@ -80,7 +80,7 @@ impl Recorder for Vec<(Nanos, Input)> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reaction {
     /// This core asks while decisions are on their way to it: check whether it sleeps without having seen them.
-    pub look_after: Option<u16>,
+    pub to_kick: Option<u16>,
     /// Something was lost: ask for a snapshot.
     pub resync: bool,
 }
@@ -160,7 +160,7 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
         // On the host the request precedes the outcome: the run ends with a message, then the decision
         // is read. A completed decision clears the request again.
         if entry.asks && is_core && self.cores.asked(context) {
-            reaction.look_after = Some(context);
+            reaction.to_kick = Some(context);
         }
         if let Some(outcome) = entry.outcome.filter(|_| is_core)
             && let Some(decision) = self.cores.answered(context, outcome)

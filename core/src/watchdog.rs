@@ -48,7 +48,7 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Creates a watchdog with this limit. Call [`Watchdog::look`] at least four times per `patience`.
+    /// Creates a watchdog with this limit. Call [`Watchdog::check`] at least four times per `patience`.
     pub const fn new(patience: Nanos) -> Watchdog {
         Watchdog { patience, watched: [None; WATCHED_MAX], next: 0 }
     }

@@ -47,6 +47,8 @@ fn may_use(from: &str, to: &str) -> bool {
         ("lab", "hosts/sim") => return true,
         // What all hosts share.
         ("hosts/user" | "hosts/linux" | "hosts/sim", "hosts/common") => return true,
+        // A fuzzer needs no product.
+        ("fuzz", to) if to.starts_with("apps/") => return to == "apps/common",
         // What all products share.
         ("apps/linux" | "apps/memory" | "apps/record", "apps/common") => return true,
         _ => {}

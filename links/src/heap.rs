@@ -5,10 +5,10 @@ use std::os::unix::fs::FileExt;
 
 use wave_core::clock::Nanos;
 
-/// Shortest interval between looks at a process's memory.
+/// Shortest interval between polls at a process's memory.
 const POLL_EVERY: Nanos = Nanos::from_millis(500);
 /// Looks in a row that find free memory before it is returned. Memory that is soon used again is in use at one of them.
-const TRIMS: u32 = 4;
+const POLLS_BEFORE_TRIM: u32 = 4;
 /// Smaller amounts are not worth returning.
 const RELEASE_BYTES: usize = 4 << 20;
 
@@ -41,7 +41,7 @@ pub struct Spare {
     /// `/proc/self/statm`; without it nothing is returned.
     statm: Option<File>,
     watch: Watch,
-    /// The process has worked since the last look, so its memory may have changed.
+    /// The process has worked since the last poll, so its memory may have changed.
     has_worked: bool,
     looked: Nanos,
 }
@@ -66,7 +66,7 @@ impl Spare {
     /// process has done something since the last call.
     pub fn trim(&mut self, now: Nanos, has_worked: bool) {
         self.has_worked |= has_worked;
-        let may_be_due = self.has_worked || self.watch.looks > 0;
+        let may_be_due = self.has_worked || self.watch.polls > 0;
         if !may_be_due || now.since(self.looked) < POLL_EVERY {
             return;
         }
@@ -98,22 +98,22 @@ pub(crate) fn page_bytes() -> usize {
 /// windows. Of these, only free memory grows in a flood and stays.
 #[derive(Debug, Default)]
 struct Watch {
-    /// The least resident memory so far. While little more is resident, a look at the heap is not worth its cost.
+    /// The least resident memory so far. While little more is resident, a poll of the heap is not worth its cost.
     least: usize,
     /// The least resident memory without the heap's memory in use since memory was last returned.
     apart: isize,
     /// Looks in a row that found free memory.
-    looks: u32,
+    polls: u32,
 }
 
 impl Watch {
     fn new(resident: usize, in_use: impl Fn() -> Option<usize>) -> Watch {
-        Watch { least: resident, apart: apart(resident, in_use()).unwrap_or(0), looks: 0 }
+        Watch { least: resident, apart: apart(resident, in_use()).unwrap_or(0), polls: 0 }
     }
 
     fn is_due(&mut self, resident: usize, in_use: impl Fn() -> Option<usize>) -> bool {
-        self.looks = if self.is_much_free(resident, in_use) { self.looks + 1 } else { 0 };
-        self.looks >= TRIMS
+        self.polls = if self.is_much_free(resident, in_use) { self.polls + 1 } else { 0 };
+        self.polls >= POLLS_BEFORE_TRIM
     }
 
     fn is_much_free(&mut self, resident: usize, in_use: impl Fn() -> Option<usize>) -> bool {
@@ -130,7 +130,7 @@ impl Watch {
     fn released(&mut self, resident: usize, in_use: impl Fn() -> Option<usize>) {
         self.least = self.least.min(resident);
         self.apart = apart(resident, in_use()).unwrap_or(self.apart);
-        self.looks = 0;
+        self.polls = 0;
     }
 }
 
@@ -145,13 +145,15 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     impl Watch {
-        /// Looks until memory is due. Returns the number of looks, at most [`TRIMS`] and one.
+        /// Looks until memory is due. Returns the number of polls, at most [`POLLS_BEFORE_TRIM`] and one.
         fn trims(&mut self, resident: usize, in_use: usize) -> u32 {
-            (1..=TRIMS).find(|_| self.is_due(resident, || Some(in_use))).unwrap_or(TRIMS + 1)
+            (1..=POLLS_BEFORE_TRIM)
+                .find(|_| self.is_due(resident, || Some(in_use)))
+                .unwrap_or(POLLS_BEFORE_TRIM + 1)
         }
     }
 
-    const NEVER: u32 = TRIMS + 1;
+    const NEVER: u32 = POLLS_BEFORE_TRIM + 1;
 
     #[test]
     fn memory_is_returned_once_after_a_flood() {
@@ -159,7 +161,7 @@ mod tests {
         // A flood takes memory, and all of it is in use.
         assert_eq!(watch.trims(110 * MIB, 101 * MIB), NEVER);
         // It is over, and nothing has gone back.
-        assert_eq!(watch.trims(110 * MIB, 2 * MIB), TRIMS);
+        assert_eq!(watch.trims(110 * MIB, 2 * MIB), POLLS_BEFORE_TRIM);
         watch.released(12 * MIB, || Some(2 * MIB));
         assert_eq!(watch.trims(12 * MIB, 2 * MIB), NEVER);
         // Less than the amount that is worth it.
@@ -170,7 +172,7 @@ mod tests {
     fn memory_that_is_soon_used_again_stays() {
         let mut watch = Watch::new(10 * MIB, || Some(MIB));
         for _ in 0..10 {
-            assert!((1..TRIMS).all(|_| !watch.is_due(50 * MIB, || Some(MIB))));
+            assert!((1..POLLS_BEFORE_TRIM).all(|_| !watch.is_due(50 * MIB, || Some(MIB))));
             assert!(!watch.is_due(50 * MIB, || Some(41 * MIB)));
         }
     }
@@ -178,11 +180,11 @@ mod tests {
     #[test]
     fn memory_that_is_not_the_heaps_is_tried_once() {
         let mut watch = Watch::new(10 * MIB, || Some(MIB));
-        assert_eq!(watch.trims(50 * MIB, MIB), TRIMS);
+        assert_eq!(watch.trims(50 * MIB, MIB), POLLS_BEFORE_TRIM);
         watch.released(50 * MIB, || Some(MIB));
         assert_eq!(watch.trims(50 * MIB, MIB), NEVER);
         // A flood during which memory was returned is over.
         watch.released(150 * MIB, || Some(101 * MIB));
-        assert_eq!(watch.trims(150 * MIB, MIB), TRIMS);
+        assert_eq!(watch.trims(150 * MIB, MIB), POLLS_BEFORE_TRIM);
     }
 }

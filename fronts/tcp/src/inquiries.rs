@@ -14,14 +14,14 @@ use crate::tool_sockets::bind_beside;
 
 /// Most inquiries that are answered at a time. Others wait in the socket's backlog.
 const INQUIRIES_MAX: usize = 4;
-/// A client that takes nothing of its answer for so long is dropped.
+/// A client that reads nothing for this long is disconnected.
 const PATIENCE: Nanos = Nanos::from_millis(2_000);
 
 /// A report younger than this is sent again.
-const FRESH: Nanos = Nanos::from_millis(100);
+const REPORT_AGE_MAX: Nanos = Nanos::from_millis(100);
 /// So is a report younger than this many times the time that building it took: every user may ask, and reports must not take
 /// more than 5% of the agent's time.
-const SPARED: u64 = 20;
+const REPORT_COST_FACTOR: u64 = 20;
 
 /// Path of the inquiry socket of an agent whose door is at `door`.
 pub fn path_of(door: &Path) -> PathBuf {
@@ -86,7 +86,11 @@ impl Inquiries {
                     let start = clock();
                     let answer = report().to_string().into_bytes().into();
                     let built = clock();
-                    (built + FRESH.max(Nanos(built.since(start).0 * SPARED)), answer)
+                    (
+                        built
+                            + REPORT_AGE_MAX.max(Nanos(built.since(start).0 * REPORT_COST_FACTOR)),
+                        answer,
+                    )
                 }));
                 let answer = answer.clone();
                 self.open.push(Open { stream, answer, sent: 0, since: now });
@@ -137,7 +141,7 @@ mod tests {
 
     use super::*;
 
-    /// Asks at these times for reports that take so long to build. Returns the number of reports that are built.
+    /// Asks at these times for reports that take this long to build. Returns the number of reports that are built.
     fn built(took_ms: u64, asked_ms: &[u64]) -> u32 {
         let folder = tempfile::tempdir().unwrap();
         let door = folder.path().join("door");

@@ -35,6 +35,6 @@ pub use groups::{GroupWires, Groups, Sender, steering_over};
 pub use handover::{HandoverError, Predecessor, Successors, WireKind, replace_path};
 pub use inquiries::{Inquiries, path_of};
 pub use paths::Paths;
-pub use process::{Fault, Process, REQUESTS_PER_TURN, Taken};
+pub use process::{Fault, Process, REQUESTS_PER_TURN, Received};
 pub use seats::{EVENTS_MAX, PROCESSES_MAX, SPANS_MAX};
 pub use traces::{TraceRequest, Traces, traces_path};

@@ -39,7 +39,7 @@ pub enum Fault {
 
 /// An entry taken from a context's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum Received {
     /// A request. Its rings, if it has any, lie within the process's payload memory. Everything else is still to be checked:
     /// names, flows (a process may name one that is not its own), addresses, positions.
     Request(Request),
@@ -289,7 +289,7 @@ impl Process {
     pub fn poll(
         &mut self,
         budget: usize,
-        mut take: impl FnMut(u16, Taken),
+        mut take: impl FnMut(u16, Received),
     ) -> Result<usize, Fault> {
         let count = self.contexts.len();
         let memory_bytes = self.payload.bytes();
@@ -375,15 +375,15 @@ impl Process {
     }
 }
 
-fn check_rings(request: Request, memory_bytes: u64) -> Taken {
+fn check_rings(request: Request, memory_bytes: u64) -> Received {
     let (socket, rings): (u32, [Ring; 2]) = match request {
         Request::Slot { socket, receive, send, .. } => (socket, [receive, send]),
         Request::Connect { socket, receive, send, .. } => (socket, [receive, send]),
         Request::Take { socket, receive, send, .. } => (socket, [receive, send]),
-        _ => return Taken::Request(request),
+        _ => return Received::Request(request),
     };
     match rings.iter().all(|ring| ring.is_within(memory_bytes)) {
-        true => Taken::Request(request),
-        false => Taken::Invalid { socket },
+        true => Received::Request(request),
+        false => Received::Invalid { socket },
     }
 }

@@ -14,7 +14,7 @@ use wave_core::park::ParkWord;
 use wave_core::queue::Tag;
 use wave_core::subsystem::SubsystemId;
 use wave_front_tcp::{
-    Door, DoorError, DoorOptions, Fault, OFFER_PATIENCE, OfferError, Process, Taken,
+    Door, DoorError, DoorOptions, Fault, OFFER_PATIENCE, OfferError, Process, Received,
 };
 use wave_links::socket::Connection;
 use wave_links::{Memory, Payload};
@@ -106,7 +106,7 @@ fn requests_events_and_payload_cross() {
     let mut taken = Vec::new();
     let got = process.poll(8, |context, request| taken.push((context, request))).unwrap();
     assert_eq!(got, 2);
-    assert_eq!(taken, [(0, Taken::Request(listen)), (1, Taken::Request(update(7)))]);
+    assert_eq!(taken, [(0, Received::Request(listen)), (1, Received::Request(update(7)))]);
 
     program.payload.write(123, b"bytes").unwrap();
     let mut bytes = [0; 5];
@@ -138,7 +138,7 @@ fn contexts_are_polled_fairly_and_within_the_budget() {
     while taken.iter().sum::<u64>() < 300 {
         let before: u64 = taken.iter().sum();
         let got = process.poll(20, |context, request| {
-            assert_eq!(request, Taken::Request(update(taken[usize::from(context)])));
+            assert_eq!(request, Received::Request(update(taken[usize::from(context)])));
             taken[usize::from(context)] += 1;
         });
         assert_eq!(got.unwrap() as u64, taken.iter().sum::<u64>() - before);
@@ -217,7 +217,7 @@ fn invalid_entries_and_credits_are_the_processs_fault() {
             push(&program, &mut requests, connect);
             let mut taken = Vec::new();
             process.poll(8, |_, request| taken.push(request)).unwrap();
-            assert_eq!(taken, [Taken::Invalid { socket: 2 }, Taken::Invalid { socket: 3 }]);
+            assert_eq!(taken, [Received::Invalid { socket: 2 }, Received::Invalid { socket: 3 }]);
         }
     }
 

@@ -426,7 +426,7 @@ fn start(rng: &mut Pcg32, kinds: &[Kind; 2], ends: &[SocketAddr; 2]) -> Nanos {
         return Nanos(rng.random_range(0..20_000_000_000_000));
     }
     let tuple = Tuple { local: ends[side], remote: ends[1 - side] };
-    let first = kinds[side].secrets.sequence(&tuple, Nanos(0));
+    let first = kinds[side].secrets.initial_sequence(&tuple, Nanos(0));
     // Sequence numbers follow a clock with a period of 4 us.
     let ticks = 0_u32.wrapping_sub(before).wrapping_sub(first.0);
     Nanos(u64::from(ticks) * 4_000)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * The queues of sched.bpf.c, step by step, for a test that compares them with wave-core's
- * (hosts/linux/src/sched/model_tests.rs). Only wave_step is loaded, and it needs no sched_ext: the outcome of a
+ * (hosts/linux/src/sched/object/model_tests.rs). Only wave_step is loaded, and it needs no sched_ext: the outcome of a
  * decision is not looked up in a DSQ, but given in the decision itself.
  */
 #define COMMIT(at, slot, generation, sequence, argument) ((void)(slot), (u32)(argument))

@@ -2,8 +2,8 @@
 /*
  * The mechanism of thread scheduling: sends an agent messages about threads, and carries out its decisions.
  *
- * The protocol is wave-core's (core/src/host.rs, queue.rs, layout.rs); the loader computes where everything is in the
- * window. Each thread waits in its own dispatch queue (DSQ), so that finding it takes one look-up.
+ * The protocol is wave-core's (core/src/host.rs, queue.rs, layout/mod.rs); the loader computes where everything is in
+ * the window. Each thread waits in its own dispatch queue (DSQ), so that finding it takes one look-up.
  *
  *   enqueue: thread's DSQ, message NEW, WAKEUP, PREEMPT or YIELD      | without an agent: the host's FIFO
  *   dispatch: FIFO first; then the core's next decision, checked, moved to the CPU, answered

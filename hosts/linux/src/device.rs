@@ -202,7 +202,7 @@ impl Nic {
         self.far.is_some()
     }
 
-    /// Whether the device does not interrupt, so that it must be polled by [`Nic::look`].
+    /// Whether the device does not interrupt, so that it must be polled by [`Nic::poll_rings`].
     pub(crate) fn is_polled(&self) -> bool {
         self.seen.is_some()
     }

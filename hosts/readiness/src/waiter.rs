@@ -18,7 +18,7 @@ const UNWOKEN_SLEEP: Duration = Duration::from_millis(1);
 
 /// The way in which a call waits: the contexts whose news its thread processes, and the system call in which it sleeps.
 ///
-/// A sleep is [`park`](Waiter::park), [`look`](Waiter::process_events), [`poll`](Waiter::poll) with the bell, [`unpark`](Waiter::unpark).
+/// A sleep is [`park`](Waiter::park), [`process_events`](Waiter::process_events), [`poll`](Waiter::poll) with the bell, [`unpark`](Waiter::unpark).
 /// The default methods are for a thread without contexts, whose sources are changed by other threads.
 pub trait Waiter {
     /// Processes news from agents, and passes it to the sources by [`Source::changed`](crate::Source::changed).

@@ -56,7 +56,7 @@ pub struct FlexToe<F, E = Inline<F>> {
     copies: Copies,
     /// Packets in the executor, each of which may ask for a copy.
     packets_in_flight: usize,
-    /// Effects of entries that came out between polls: at most those of a full executor.
+    /// Outputs of entries that came out between polls: at most those of a full executor.
     held: VecDeque<Output<F>>,
     now: Nanos,
     source: u8,

@@ -35,7 +35,7 @@ use crate::groups::{GroupWires, Groups, Sender};
 use crate::inquiries::Inquiries;
 use crate::outlet::{Outlet, copy};
 use crate::paths::{FRAMES_PER_TURN, POLLS_PER_TURN, Paths, STEPS_PER_POLL};
-use crate::process::{Process, Taken};
+use crate::process::{Process, Received};
 use crate::refusals::{Refusal, Refusals, TAKES_NO_EVENTS};
 use crate::seats::{BeyondShare, Lent, PROCESSES_MAX, Seated, Seats};
 use crate::streams::Streams;
@@ -340,14 +340,14 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             let Some(seated) = self.processes[at].as_mut().filter(|seated| !seated.is_gone) else {
                 continue;
             };
-            let mut requests = ArrayVec::<(u16, Taken), REQUESTS_PER_TURN>::new();
+            let mut requests = ArrayVec::<(u16, Received), REQUESTS_PER_TURN>::new();
             let taken =
                 seated.process.poll(budget, |context, taken| requests.push((context, taken)));
             let mut is_honest = true;
             for (context, mut request) in requests {
                 let from = ContextId { process: at as u16, context };
-                if let Taken::Request(request) = &mut request {
-                    let of = streams::subject(request);
+                if let Received::Request(request) = &mut request {
+                    let of = streams::flow_of(request);
                     if of.is_some_and(|flow| self.streams.is_held(flow)) {
                         continue;
                     }
@@ -362,11 +362,11 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                     }
                 }
                 let failed = match request {
-                    Taken::Request(Request::Report { trouble }) => {
+                    Received::Request(Request::Report { trouble }) => {
                         self.refusals.add(now, seated.process.peer(), Refusal::reported(trouble));
                         continue;
                     }
-                    Taken::Request(request) => match seated.reserve(&mut self.seats, &request) {
+                    Received::Request(request) => match seated.reserve(&mut self.seats, &request) {
                         Ok(()) => {
                             if let Request::Unlisten { listener } = request {
                                 self.suspects.extend(self.stack.sharers(from.process, listener));
@@ -392,7 +392,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                             (socket, Reason::NoRoom)
                         }
                     },
-                    Taken::Invalid { socket } => {
+                    Received::Invalid { socket } => {
                         self.refusals.add(now, seated.process.peer(), Refusal::invalid());
                         (socket, Reason::Invalid)
                     }
@@ -456,7 +456,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                 }
                 Output::Control(Action::CopyRings(copy)) => self.copy_rings(now, &copy),
                 Output::Notify(context, event) => {
-                    let id = streams::object(&event)
+                    let id = streams::socket_of(&event)
                         .and_then(|socket| self.streams.held_as(context.process, socket));
                     let Some(event) = (match id {
                         Some(id) => self.on_held(now, id, event),

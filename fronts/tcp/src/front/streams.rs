@@ -57,7 +57,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         if !is_called && self.streams.is_idle() {
             return false;
         }
-        let (ready, is_at_door) = self.streams.ready();
+        let (ready, is_at_door) = self.streams.poll_ready();
         let mut worked = !ready.is_empty();
         if is_at_door || self.streams.next_poll().is_some_and(|at| at <= now) {
             worked |= self.serve_door(now, is_at_door);
@@ -105,7 +105,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         worked
     }
 
-    /// Tells people of errors alone from now on.
+    /// Logs only errors from now on.
     pub fn set_quiet(&mut self) {
         self.is_quiet = true;
     }
@@ -236,7 +236,7 @@ pub(super) fn may_be_demoted<D: Paths>(
 }
 
 /// The connection that a request of its owner is about, unless it asks for another process's.
-pub(super) fn subject(request: &Request) -> Option<FlowId> {
+pub(super) fn flow_of(request: &Request) -> Option<FlowId> {
     match *request {
         Request::Update(update) => Some(update.flow),
         Request::Close { flow }
@@ -250,7 +250,7 @@ pub(super) fn subject(request: &Request) -> Option<FlowId> {
 }
 
 /// The socket that an event is about.
-pub(super) fn object(event: &Event) -> Option<u32> {
+pub(super) fn socket_of(event: &Event) -> Option<u32> {
     match *event {
         Event::Progress(progress) => Some(progress.socket),
         Event::Known(known) => Some(known.socket),

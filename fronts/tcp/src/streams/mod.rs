@@ -421,7 +421,7 @@ impl Streams {
     }
 
     /// Ready streams, and whether a process is at the door.
-    pub(crate) fn ready(&self) -> (Vec<u64>, bool) {
+    pub(crate) fn poll_ready(&self) -> (Vec<u64>, bool) {
         let mut events = [const { Event { flags: EventFlags::empty(), data: EventData::new_u64(0) } };
             READY_MAX];
         let count = epoll::wait(&self.set, &mut events[..], Some(&AT_ONCE)).unwrap_or(0);

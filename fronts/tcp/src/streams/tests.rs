@@ -69,7 +69,7 @@ fn door(streams: &Streams) -> SocketAddr {
 
 /// A turn of the front, at whose beginning the owner is outside.
 fn poll_streams(streams: &mut Streams, now: Nanos, turn: u64) {
-    let (_, is_ready) = streams.ready();
+    let (_, is_ready) = streams.poll_ready();
     for need in streams.serve_door(now, turn, is_ready, |_| Owner::Outside(turn), |_| false) {
         if let Need::Hold { id, socket, .. } = need {
             streams.hold(id, held(socket));
@@ -135,7 +135,7 @@ fn polls_until_idle(streams: &mut Streams, now: Nanos) -> usize {
 fn asks_to_stop(streams: &mut Streams) {
     let call = ask(streams, 1);
     let asks = (0..POLLS_MAX as u64).any(|turn| {
-        let (_, is_ready) = streams.ready();
+        let (_, is_ready) = streams.poll_ready();
         let needs = streams.serve_door(NOW, turn, is_ready, |_| Owner::Inside, |_| false);
         needs.iter().any(|need| matches!(need, Need::Stop(process) if *process == OWNER.process))
     });
@@ -148,7 +148,7 @@ fn asks_to_stop(streams: &mut Streams) {
 fn goes_on(streams: &mut Streams) -> Vec<Need> {
     let mut all = Vec::new();
     for turn in 0..10 {
-        let (_, is_ready) = streams.ready();
+        let (_, is_ready) = streams.poll_ready();
         let needs = streams.serve_door(NOW, turn, is_ready, |_| Owner::Outside(turn), |_| false);
         all.extend(needs);
         if matches!(all.last(), Some(Need::Hold { .. })) {
@@ -183,7 +183,7 @@ fn process_that_was_asked_to_stop_by_a_replaced_agent_is_not_asked_again() {
 /// What the front must do in the next turns, while its owner is in these states.
 fn turns(streams: &mut Streams, owner: &[Owner], is_changing_owner: bool) -> Vec<Need> {
     let all = owner.iter().flat_map(|owner| {
-        let (_, is_ready) = streams.ready();
+        let (_, is_ready) = streams.poll_ready();
         streams.serve_door(NOW, 1, is_ready, |_| *owner, |_| is_changing_owner)
     });
     all.collect()
@@ -313,18 +313,18 @@ fn a_stream_waits_for_other_events_after_a_replacement() {
     drop(streams);
     // What waits for the stream to have room again is sent then.
     next.rearm(id);
-    assert_eq!(next.ready(), (vec![], false));
+    assert_eq!(next.poll_ready(), (vec![], false));
     next.relay(id).unwrap().held.received = 10;
     next.rearm(id);
-    assert_eq!(next.ready(), (vec![id], false));
+    assert_eq!(next.poll_ready(), (vec![id], false));
     next.relay(id).unwrap().held.read = 10;
     next.rearm(id);
-    assert_eq!(next.ready(), (vec![], false));
+    assert_eq!(next.poll_ready(), (vec![], false));
     rustix::io::write(&own, b"bytes").unwrap();
-    assert_eq!(next.ready(), (vec![id], false));
+    assert_eq!(next.poll_ready(), (vec![id], false));
     // The door is open.
     let _call = ask(&next, 2);
-    assert!(next.ready().1);
+    assert!(next.poll_ready().1);
 }
 
 /// Its streams of the kernel's got no more bytes. Random programs found this: seeds 614, 1514 and 2899.
@@ -350,7 +350,7 @@ fn later_process_with_the_same_number_hears_nothing_of_a_connection_that_was_bei
     let [kept, closed] = [1, 2].map(|number| share(&mut streams, number));
     let calls = [1, 2].map(|number| ask(&streams, number));
     for turn in 0.. {
-        let (_, is_ready) = streams.ready();
+        let (_, is_ready) = streams.poll_ready();
         streams.serve_door(NOW, turn, is_ready, |_| Owner::Inside, |_| false);
         if streams.stopping.len() == 2 {
             break;

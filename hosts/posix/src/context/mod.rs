@@ -27,7 +27,7 @@ pub use sharing::Identity;
 pub const SLOTS: usize = 128;
 /// Most writes that are published together.
 pub const BURST: u32 = 16;
-/// Most events that one [`Context::look`] processes.
+/// Most events that one [`Context::process_events`] processes.
 const EVENTS_AT_ONCE: usize = 1024;
 /// Low bits of a socket's name: its place. The other bits distinguish it from earlier sockets in that place.
 pub const PLACE_BITS: u32 = 18;

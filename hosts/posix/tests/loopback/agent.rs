@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wave_core::clock::Nanos;
-use wave_front_tcp::{Door, DoorOptions, Process, Taken};
+use wave_front_tcp::{Door, DoorOptions, Process, Received};
 use wave_tcp::context::{Event, Filled, Progress, Reason, Request, Tail, Update};
 use wave_tcp::datapath::{FlowId, Ring};
 
@@ -244,7 +244,7 @@ impl Loopback {
             let taken = taken.unwrap();
             worked |= taken > 0;
             for request in requests {
-                let Taken::Request(request) = request else { panic!("{request:?}") };
+                let Received::Request(request) = request else { panic!("{request:?}") };
                 self.request(at, request);
             }
             if has_gone && taken == 0 {

@@ -9,7 +9,7 @@ use crate::agent::Agent;
 use proptest::prelude::*;
 use rustix::event::{PollFd, PollFlags, poll};
 use wave_core::clock::Nanos;
-use wave_front_tcp::{Door, DoorOptions, Taken};
+use wave_front_tcp::{Door, DoorOptions, Received};
 use wave_posix::{KeepAlive, Listener, Options, SocketOptions, Stream, Toe, ToeError};
 use wave_tcp::context::{Event, Progress, Reason, Request};
 use wave_tcp::datapath::FlowId;
@@ -401,11 +401,11 @@ fn options_reach_the_agent_and_warnings_reach_the_program() {
         while !process.has_hung_up() {
             let mut answer = None;
             let taken = process.poll(1, |_, request| match request {
-                Taken::Request(Request::Connect { socket, .. }) => {
+                Received::Request(Request::Connect { socket, .. }) => {
                     name = socket;
                     answer = Some(Event::Connected { socket, flow, local: anywhere(), mss: 1460 });
                 }
-                Taken::Request(Request::Configure { flow: of, options }) => {
+                Received::Request(Request::Configure { flow: of, options }) => {
                     configured.push((of, options));
                     let reason = Reason::NoNeighbour;
                     answer = Some(Event::Warned { socket: name, reason });
@@ -462,7 +462,7 @@ fn lie(lies: impl Fn(u32) -> Vec<Event> + Send + 'static) -> std::io::Error {
         while !process.has_hung_up() {
             let mut asked = None;
             let taken = process.poll(1, |_, request| match request {
-                Taken::Request(Request::Connect { socket, .. }) => asked = Some(socket),
+                Received::Request(Request::Connect { socket, .. }) => asked = Some(socket),
                 other => println!("{other:?}"),
             });
             taken.unwrap();

@@ -9,7 +9,7 @@
 //! the call waits ([`WAITS`](crate::wire::WAITS)): steering does not count it until the agent has something for it. The frame
 //! says how many of the call's frames had arrived, so the agent can ignore a WAITS that crossed with a grant or a message.
 //!
-//! A worker that suspends handlers keeps their calls [apart](Stub::detach): frames for such a call are kept for it, and the
+//! A worker that suspends handlers keeps their calls [detached](Stub::detach): frames for such a call are kept for it, and the
 //! stub [names](Stub::take_woken) the call once.
 //!
 //! # Parking without losing a wake-up

@@ -11,7 +11,7 @@ const GAIN_SHIFT: u32 = 4;
 
 /// RFC 8257's DCTCP.Alpha, and the counts from which it is updated once per window of data.
 ///
-/// AckSummary are counted in groups, as the control plane reads them. If a window of data ends within a group, the
+/// Acknowledgements are counted in groups, as the control plane reads them. If a window of data ends within a group, the
 /// group's bytes after that end count for the window, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MarkedFraction {

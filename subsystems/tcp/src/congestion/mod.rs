@@ -155,7 +155,7 @@ impl Congestion {
             self.reno.on_acknowledged(acks.bytes, acks.was_full);
             return false;
         }
-        // Reduce once per window of data. AckSummary that echo a mark never grow the window.
+        // Reduce once per window of data. Acknowledgements that echo a mark never grow the window.
         let reduces = acks.acknowledged > self.reduced_until;
         if reduces {
             let window = self.reno.window();

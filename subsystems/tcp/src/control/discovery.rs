@@ -60,7 +60,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                     // Remember the asker: a reply to it will follow soon.
                     self.learn6(now, ip.source, mac, true);
                 }
-                if self.may_answer_arp(now) {
+                if self.may_answer_neighbour(now) {
                     let answer = reply::advertise(self.address.mac, own, (mac, ip.source));
                     self.out.push_back(Output::Send(answer));
                 }

@@ -99,7 +99,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 self.on_resolved(now, sender, arp.sender_mac);
             }
         }
-        if is_for_us && arp.operation == ArpOperation::Request && self.may_answer_arp(now) {
+        if is_for_us && arp.operation == ArpOperation::Request && self.may_answer_neighbour(now) {
             let answer = reply::arp(&arp.reply(self.address.mac));
             self.out.push_back(Output::Send(answer));
         }

@@ -20,24 +20,24 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         sharing: Sharing,
     ) {
         let is_ours = self.address.all().any(|own| covers(local.ip(), own));
-        let is_met = |other: &Listener, port: u16| {
+        let overlaps = |other: &Listener, port: u16| {
             self.address.all().any(|own| {
                 covers(local.ip(), own) && accepts_at(other.local, SocketAddr::new(own, port))
             })
         };
-        let is_changing_owner = |port: u16| {
+        let is_in_use = |port: u16| {
             self.listeners.iter().any(|other| {
                 let is_same = other.local == SocketAddr::new(local.ip(), port);
-                is_met(other, port) && !(is_same && self.may_share(from, sharing, other))
+                overlaps(other, port) && !(is_same && self.may_share(from, sharing, other))
             })
         };
         // A process with the listener's secret got it from a process that may have the port.
-        let is_let_in = |port: u16| {
+        let may_join = |port: u16| {
             let mut others = self.listeners.iter();
             others.any(|other| has_secret(sharing, other) && other.local.port() == port)
         };
         let port = match local.port() {
-            0 => secrets::PORTS.clone().rev().find(|port| !is_changing_owner(*port)),
+            0 => secrets::EPHEMERAL_PORTS.clone().rev().find(|port| !is_in_use(*port)),
             port => Some(port),
         };
         let is_named = self
@@ -49,12 +49,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             _ if is_named => Some(Reason::Invalid),
             _ if self.listeners.len() >= self.bounds.listeners as usize => Some(Reason::NoRoom),
             None => Some(Reason::AddressNotAvailable),
-            Some(port) if is_changing_owner(port) => Some(Reason::AddressInUse),
+            Some(port) if is_in_use(port) => Some(Reason::AddressInUse),
             Some(_) if !self.has_room(from.process, Kind::Listener) => {
                 self.counters.beyond_share += 1;
                 Some(Reason::TooMany)
             }
-            Some(port) if is_let_in(port) => None,
+            Some(port) if may_join(port) => None,
             Some(port) => self.check_port(from.process, port).err(),
         };
         if let Some(reason) = refused {

@@ -129,7 +129,7 @@ const SHAPE_UNKNOWN: (u32, u32) = (1 << 20, 16 << 10);
 
 impl Slot {
     /// Whether the rings lie within `memory`, and their first part is backed.
-    fn fits(&self, memory: &mut impl PayloadMemory) -> bool {
+    fn is_valid_in(&self, memory: &mut impl PayloadMemory) -> bool {
         let bytes = memory.bytes();
         self.receive.is_within(bytes)
             && self.send.is_within(bytes)

@@ -3,7 +3,7 @@
 use core::net::SocketAddr;
 
 use super::Stack;
-use super::secrets::PORTS;
+use super::secrets::EPHEMERAL_PORTS;
 use crate::context::Reason;
 use crate::datapath::{Datapath, Tuple};
 
@@ -25,9 +25,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             let tuple = end(local_port);
             return if is_free(self, &tuple) { Ok(tuple) } else { Err(Reason::AddressInUse) };
         }
-        let range = u32::from(PORTS.end - PORTS.start);
+        let range = u32::from(EPHEMERAL_PORTS.end - EPHEMERAL_PORTS.start);
         for _ in 0..range {
-            let tuple = end(self.secrets.port(&end(0), self.ports_tried));
+            let tuple = end(self.secrets.candidate_port(&end(0), self.ports_tried));
             self.ports_tried = self.ports_tried.wrapping_add(1);
             if is_free(self, &tuple) {
                 return Ok(tuple);

@@ -10,7 +10,7 @@ const ANSWERS_PER_MILLISECOND: u32 = 16;
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// Whether a neighbour's query for our address may be answered now. Its rate limit is separate from that for strangers.
-    pub(super) fn may_answer_arp(&mut self, now: Nanos) -> bool {
+    pub(super) fn may_answer_neighbour(&mut self, now: Nanos) -> bool {
         let millisecond = now.0 / 1_000_000;
         if self.arp_answers.0 != millisecond {
             self.arp_answers = (millisecond, 0);

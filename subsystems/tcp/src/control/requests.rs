@@ -45,7 +45,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             Request::Unlisten { listener } => self.unlisten(from, listener),
             Request::Slot { listener, socket, receive, send, filled } => {
                 let slot = Slot { socket, receive, send, filled };
-                let failed = match slot.fits(&mut memory) {
+                let failed = match slot.is_valid_in(&mut memory) {
                     true => self.add_slot(from, listener, slot),
                     false => {
                         self.refused(from, Call::Accept, Reason::Invalid);
@@ -63,7 +63,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             }
             Request::Connect { socket, remote, local_port, mss_max, receive, send, filled } => {
                 let slot = Slot { socket, receive, send, filled };
-                let started = match slot.fits(&mut memory) {
+                let started = match slot.is_valid_in(&mut memory) {
                     true => self.connect(now, from, slot, remote, local_port, mss_max),
                     false => Err(Reason::Invalid),
                 };
@@ -81,7 +81,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             }
             Request::Take { flow, socket, receive, send, read, written } => {
                 let slot = Slot { socket, receive, send, filled: FILL_MAX };
-                let has_both = slot.fits(&mut memory)
+                let has_both = slot.is_valid_in(&mut memory)
                     && FILL_MAX <= send.bytes
                     && memory.holds(send.offset, FILL_MAX);
                 let refused = match has_both {

@@ -12,7 +12,7 @@ use crate::datapath::Tuple;
 use crate::seq::Seq;
 
 /// Local ports of outgoing connections.
-pub const PORTS: core::ops::Range<u16> = 32_768..60_999;
+pub const EPHEMERAL_PORTS: core::ops::Range<u16> = 32_768..60_999;
 
 /// Keys, drawn at random when the agent starts.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ pub struct Secrets {
 
 impl Secrets {
     /// Initial sequence number of a connection: a keyed hash of its ends, plus a clock of 4 us.
-    pub fn sequence(&self, tuple: &Tuple, now: Nanos) -> Seq {
+    pub fn initial_sequence(&self, tuple: &Tuple, now: Nanos) -> Seq {
         Seq((hash(self.sequence, tuple) as u32).wrapping_add((now.0 / 4_000) as u32))
     }
 
@@ -40,15 +40,15 @@ impl Secrets {
 
     /// Offset of a connection's timestamps from our clock. It depends on the hosts, not on the ports, so that timestamps
     /// continue to grow in a second connection between the same ends (RFC 6191).
-    pub fn timestamp(&self, tuple: &Tuple) -> u32 {
+    pub fn timestamp_offset(&self, tuple: &Tuple) -> u32 {
         hash(self.timestamp, &(tuple.local.ip(), tuple.remote.ip())) as u32
     }
 
     /// The port to try for a peer after `count` ports were tried.
-    pub fn port(&self, tuple: &Tuple, count: u32) -> u16 {
+    pub fn candidate_port(&self, tuple: &Tuple, count: u32) -> u16 {
         let offset = hash(self.port, &tuple.remote) as u32;
-        let range = u32::from(PORTS.end - PORTS.start);
-        PORTS.start + (offset.wrapping_add(count) % range) as u16
+        let range = u32::from(EPHEMERAL_PORTS.end - EPHEMERAL_PORTS.start);
+        EPHEMERAL_PORTS.start + (offset.wrapping_add(count) % range) as u16
     }
 
     /// Which of `buckets` limits a host shares with others that have the same hash.

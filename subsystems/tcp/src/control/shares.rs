@@ -109,7 +109,7 @@ impl<const N: usize> Shares<N> {
 }
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
-    /// Adds a process. It keeps this number until it is [`Released`](super::Output::Released).
+    /// Adds a process. It keeps this number until it is [`Released`](super::Action::Released).
     pub fn add_process(&mut self, process: u16, owner: Owner) {
         self.shares.add_process(process, owner);
         // Another process may have had the number.

@@ -93,7 +93,7 @@ impl Takeover {
 
     /// Process, slot and backed memory of the new owner, once it is known.
     pub(super) fn memory(&self) -> Option<(u16, Slot, Filled)> {
-        self.to.owner().map(|(context, slot, filled)| (context.process, slot, filled))
+        self.to.destination().map(|(context, slot, filled)| (context.process, slot, filled))
     }
 
     /// Starts over: the flow is not frozen any more.
@@ -109,12 +109,12 @@ impl NewOwner {
             NewOwner::Child { .. } => None,
             NewOwner::Any { from, .. } | NewOwner::Listener { from, .. } => Some(*from),
         };
-        let owner = self.owner().map(|(context, ..)| context);
+        let owner = self.destination().map(|(context, ..)| context);
         from.into_iter().chain(owner).any(|context| context.process == process)
     }
 
     /// Context, slot and backed memory of the new owner, once it is known.
-    fn owner(&self) -> Option<(ContextId, Slot, Filled)> {
+    fn destination(&self) -> Option<(ContextId, Slot, Filled)> {
         match *self {
             NewOwner::Any { .. } => None,
             NewOwner::Child { context, slot, .. } => {
@@ -192,11 +192,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     /// Number of connections that a process waits to take.
     fn takeovers_of(&self, process: u16) -> usize {
-        let owners = self.takes.iter().filter_map(|take| take.to.owner());
+        let owners = self.takes.iter().filter_map(|take| take.to.destination());
         owners.filter(|(context, ..)| context.process == process).count()
     }
 
-    /// Whether a process has as many takes under way as it leaves free for others. Then it may start no more.
+    /// Whether a process has as many takeovers under way as it leaves free for others. Then it may start no more.
     fn is_at_takeover_limit(&self, process: u16) -> bool {
         let own = self.takes.iter().filter(|take| take.to.is_of(process)).count();
         own >= TAKEOVERS_MAX.saturating_sub(self.takes.len())
@@ -211,7 +211,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// Starts taking over a connection. `read` and `written` are the positions up to which it was read and written.
     ///
     /// # Errors
-    /// `Invalid`: the family has no such connection. `TooMany`: the process has used up its share. `NoRoom`: too many takes
+    /// `Invalid`: the family has no such connection. `TooMany`: the process has used up its share. `NoRoom`: too many takeovers
     /// wait.
     pub(super) fn take_over(
         &mut self,
@@ -291,7 +291,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 progress: Phase::Waits,
             });
         }
-        // The oldest is accepted first. Takes of another kind have no order.
+        // The oldest is accepted first. Takeovers of another kind have no order.
         let arrived =
             |take: &Takeover| self.connections[take.flow.index as usize].map(|one| one.arrived);
         self.takes.sort_by_key(arrived);
@@ -324,13 +324,13 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// Drops the takes of a process that has gone. Its lent connections stay lent, and its offered ones stay on offer.
+    /// Drops the takeovers of a process that has gone. Its lent connections stay lent, and its offered ones stay on offer.
     pub(super) fn drop_takeovers(&mut self, process: u16) {
         let lent = self.lent.iter_mut().filter(|lent| lent.lender == Some(process));
         lent.for_each(|lent| lent.lender = None);
         self.reoffer(false, |context, _| context.process == process);
         let is_its = |take: &Takeover| {
-            take.to.owner().is_some_and(|(context, ..)| context.process == process)
+            take.to.destination().is_some_and(|(context, ..)| context.process == process)
         };
         while let Some(at) = self.takes.iter().position(is_its) {
             let Takeover { flow, progress, .. } = self.takes.remove(at);
@@ -340,7 +340,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// Advances all takes: requests the copies of connections that have nothing in flight. Returns whether there is more to do
+    /// Advances all takeovers: requests the copies of connections that have nothing in flight. Returns whether there is more to do
     /// at once.
     pub(super) fn advance_takeovers(&mut self, now: Nanos) -> bool {
         let mut is_busy = false;
@@ -407,7 +407,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 return if now < until { Ok(false) } else { Err(Reason::TimedOut) };
             }
         }
-        let Some((context, slot, filled)) = to.owner() else { return Ok(false) };
+        let Some((context, slot, filled)) = to.destination() else { return Ok(false) };
         if had.receive > filled.receive.min(FILL_MAX) || had.send > filled.send {
             return Err(Reason::NoRoom);
         }
@@ -465,7 +465,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     pub fn rings_copied(&mut self, now: Nanos, flow: FlowId) -> Option<(FlowId, ContextId, u32)> {
         let is_it = |take: &Takeover| take.flow == flow && take.progress == Phase::Carried;
         let at = self.takes.iter().position(is_it)?;
-        let (context, slot, filled) = self.takes[at].to.owner()?;
+        let (context, slot, filled) = self.takes[at].to.destination()?;
         let Some(mut state) = self.data.export(flow) else {
             // The data path has started work since then. This flow has not moved, but the copy must be requested again.
             self.takes[at].progress = Phase::Frozen;

@@ -149,7 +149,7 @@ impl<F> Default for Built<F> {
 impl<F> Outputs<F> {
     fn push(&mut self, output: Output<F>) {
         let place = self.0.iter_mut().find(|place| place.is_none());
-        *place.expect("an entry has at most EFFECTS_PER_STEP effects") = Some(output);
+        *place.expect("an entry has at most OUTPUTS_PER_STEP outputs") = Some(output);
     }
 }
 

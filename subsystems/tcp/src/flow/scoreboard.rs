@@ -11,7 +11,7 @@ use super::intervals::Interval;
 pub const RANGES_MAX: usize = 16;
 /// A byte counts as lost with this many ranges above it, or with more bytes above it than in two segments (RFC 6675:
 /// DupThresh).
-const THRESHOLD: usize = 3;
+const DUP_THRESH: usize = 3;
 
 /// Ranges in ascending order that neither overlap nor touch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,18 +100,18 @@ impl Scoreboard {
     }
 
     /// Bytes of `from..to` that the peer does not have.
-    pub fn missing(&self, from: u64, to: u64) -> u64 {
+    pub fn missing_bytes(&self, from: u64, to: u64) -> u64 {
         let has = |range: &Interval| range.end.min(to).saturating_sub(range.start.max(from));
         to.saturating_sub(from) - self.ranges().iter().map(has).sum::<u64>()
     }
 
     /// Position below which all bytes that the peer does not have are lost, because it has enough above them: three ranges, or
     /// more bytes than two segments (RFC 6675: IsLost).
-    pub fn lost(&self, mss: u16) -> Option<u64> {
+    pub fn lost_below(&self, mss: u16) -> Option<u64> {
         let mut bytes = 0;
         for (above, range) in self.ranges().iter().rev().enumerate() {
             bytes += range.end - range.start;
-            if above + 1 >= THRESHOLD || bytes > (THRESHOLD as u64 - 1) * u64::from(mss) {
+            if above + 1 >= DUP_THRESH || bytes > (DUP_THRESH as u64 - 1) * u64::from(mss) {
                 return Some(range.start);
             }
         }
@@ -141,12 +141,12 @@ mod tests {
 
     #[test]
     fn a_byte_is_lost_with_three_ranges_or_more_than_two_segments_above_it() {
-        assert_eq!(board(&[(10, 11), (20, 21)]).lost(1000), None);
-        assert_eq!(board(&[(10, 11), (20, 21), (30, 31)]).lost(1000), Some(10));
-        assert_eq!(board(&[(10, 11), (20, 21), (30, 31), (40, 41)]).lost(1000), Some(20));
+        assert_eq!(board(&[(10, 11), (20, 21)]).lost_below(1000), None);
+        assert_eq!(board(&[(10, 11), (20, 21), (30, 31)]).lost_below(1000), Some(10));
+        assert_eq!(board(&[(10, 11), (20, 21), (30, 31), (40, 41)]).lost_below(1000), Some(20));
         // A super-packet of three segments, of which two arrived.
-        assert_eq!(board(&[(1_000, 3_000)]).lost(1000), None);
-        assert_eq!(board(&[(1_000, 3_001)]).lost(1000), Some(1_000));
+        assert_eq!(board(&[(1_000, 3_000)]).lost_below(1000), None);
+        assert_eq!(board(&[(1_000, 3_001)]).lost_below(1000), Some(1_000));
     }
 
     #[test]
@@ -209,7 +209,7 @@ mod tests {
                     prop_assert_eq!(board.skip(at), skipped);
                     prop_assert_eq!(board.next(at), model.range(at..).next().copied());
                     let missing = (at..at + 30).filter(|byte| !model.contains(byte)).count();
-                    prop_assert_eq!(board.missing(at, at + 30), missing as u64);
+                    prop_assert_eq!(board.missing_bytes(at, at + 30), missing as u64);
                 }
             }
         }

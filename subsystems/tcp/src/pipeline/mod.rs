@@ -25,7 +25,7 @@ use crate::flow::state::{Pre, Protocol, TailProbe};
 use crate::packet::{Ecn, Flags};
 use crate::seq::seq_of;
 use crate::stages::acknowledge::{Acknowledged, go_back_n};
-use crate::stages::compose::{SegmentHeader, compose_header, notify};
+use crate::stages::compose::{SegmentHeader, compose_header, due_progress};
 use crate::stages::marks::{Marks, burst_bytes, process_marks};
 use crate::stages::receive::{ACKNOWLEDGE_AFTER, AckTiming, needs_disorder, receive, since_data};
 use crate::stages::recover::Recovery;
@@ -551,7 +551,7 @@ fn announce<F>(flow: &mut Protocol, now: Nanos, commands: u16, decided: &mut Dec
         outcome.is_frozen = true;
         outcome.has_changed = true;
         // The last chance to tell: the host's next event says that the connection has ended.
-        decided.notify = notify(flow).map(|progress| (flow.context, progress));
+        decided.notify = due_progress(flow).map(|progress| (flow.context, progress));
         return;
     }
     if has(Command::Probe)
@@ -569,5 +569,5 @@ fn announce<F>(flow: &mut Protocol, now: Nanos, commands: u16, decided: &mut Dec
         decided.segments[2] = Some((compose_header(flow, seq, Flags::ACK, 0, now), BARE));
         outcome.tally.out_segments += 1;
     }
-    decided.notify = notify(flow).map(|progress| (flow.context, progress));
+    decided.notify = due_progress(flow).map(|progress| (flow.context, progress));
 }

@@ -77,7 +77,7 @@ fn add_sack_blocks(flow: &mut Protocol, options: &mut Options) {
 
 /// The progress to report to a connection's host, if it is worth an event: received bytes, the end of the stream, or free room
 /// in the send ring (a quarter of the ring, or all written bytes acknowledged).
-pub fn notify(flow: &mut Protocol) -> Option<Progress> {
+pub fn due_progress(flow: &mut Protocol) -> Option<Progress> {
     let received = flow.landed;
     let acknowledged = flow.acknowledged_bytes();
     let is_finished = flow.has_landed_fin();

@@ -336,12 +336,12 @@ mod tests {
     #[test]
     fn go_back_n_keeps_and_grows_one_interval_and_drops_a_second_one() {
         let mut flow = flow();
-        for (position, bytes, is_changing_owner) in
+        for (position, bytes, is_accepted) in
             [(1_000, 100, true), (3_000, 100, false), (1_100, 50, true), (900, 100, true)]
         {
             let segment = segment(&flow, position, bytes, false);
             let taken = receive::<GoBackN>(&mut flow, &segment, NOW);
-            assert_eq!(taken.placed.is_some(), is_changing_owner, "{position}");
+            assert_eq!(taken.placed.is_some(), is_accepted, "{position}");
             assert_eq!(taken.acknowledge, Some(AckTiming::Now));
         }
         assert_eq!(flow.intervals().to_pairs()[..2], [(900, 1_150), (0, 0)]);

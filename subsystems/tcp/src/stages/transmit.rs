@@ -42,7 +42,7 @@ pub fn transmit<R: Recovery>(
     if flow.is_frozen {
         return None;
     }
-    let Span { from, to, room, cause } = R::next(flow)?;
+    let Span { from, to, room, cause } = R::next_segment(flow)?;
     let bytes_max = match (flow.until_resumed, cause) {
         (None, Cause::Next | Cause::Hole) => bytes_max,
         (Some(0), _) => return None,

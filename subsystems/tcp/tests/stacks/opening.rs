@@ -41,7 +41,7 @@ fn initial_sequence_numbers_depend_on_a_secret_and_on_both_ends() {
     };
     let tuple =
         |port| Tuple { local: OURS.into(), remote: SocketAddr::new((*PEER.ip()).into(), port) };
-    let number = |key, port| secrets(key).sequence(&tuple(port), SECOND).0;
+    let number = |key, port| secrets(key).initial_sequence(&tuple(port), SECOND).0;
     assert_eq!(number(1, 1), number(1, 1));
     // Without the secret, numbers of an attacker's own connections reveal nothing about those of others.
     let off = |key, port| number(key, port).wrapping_sub(number(key, port + 1));

@@ -293,7 +293,7 @@ fn a_process_number_is_released_while_requests_of_others_keep_waiting() {
     assert_eq!(released.collect::<Vec<_>>(), [CONTEXT.process + 1]);
 }
 
-/// A new agent calls [`leave`](wave_tcp::control::Stack::remove_process) for each process that it could not restore.
+/// A new agent calls [`remove_process`](wave_tcp::control::Stack::remove_process) for each process that it could not restore.
 #[test]
 fn a_process_that_leaves_again_after_a_replacement_is_released_once() {
     let mut peer = Peer::accepted();

@@ -10,7 +10,7 @@ use super::super::ecn::Agreement;
 use super::super::reply::{self, BareSegment};
 use super::super::shares::Kind;
 use super::super::{SHAPE_UNKNOWN, Slot, Stack, accepts_at};
-use super::{Handshake, MSS_DEFAULT, MSS_MIN, Opener, Stage, TRY_AFTER};
+use super::{Handshake, MSS_DEFAULT, MSS_MIN, Opener, RTO_INITIAL, Stage};
 use crate::datapath::{Datapath, Output, Packet, Tuple};
 use crate::flow::moment::Moment;
 use crate::packet::{Flags, MacAddress, Options, SCALE_MAX, TcpSegment};
@@ -119,7 +119,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let has_ecn = ecn != Flags::NONE;
         let stamped =
             TimestampOptions { theirs: theirs.scale, ours: handshake.scale, sack, ecn: has_ecn };
-        let offset = self.secrets.timestamp(tuple);
+        let offset = self.secrets.timestamp_offset(tuple);
         let stamp = stamped.into_time(milliseconds(now)).wrapping_add(offset);
         let has_stamp = theirs.timestamps.is_some();
         let hash = self.secrets.cookie(tuple, handshake.peer, period(now), mss);
@@ -181,7 +181,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let (_, window_bytes) = shape.unwrap_or(SHAPE_UNKNOWN);
         let timestamps = segment.options.timestamps.filter(|_| self.has_timestamps);
         let stamped = timestamps.map(|(_, echo)| {
-            TimestampOptions::from_bits(echo.wrapping_sub(self.secrets.timestamp(tuple)))
+            TimestampOptions::from_bits(echo.wrapping_sub(self.secrets.timestamp_offset(tuple)))
         });
         let ecn = if stamped.is_some_and(|stamped| stamped.ecn) {
             Flags::ECE | Flags::CWR
@@ -211,7 +211,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             answered_at: Moment::NEVER,
             ecn: Agreement::with(ecn),
             // The time at which the SYN-ACK was sent is not known.
-            is_repeated: true,
+            is_rtt_ambiguous: true,
             arrived: None,
         };
         Some(Returned { handshake, hash })
@@ -228,7 +228,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         packet: Packet<F>,
     ) {
         let Returned { handshake, hash } = returned;
-        if let Err(packet) = self.open_passive(now, None, &handshake, tuple, segment, packet)
+        if let Err(packet) = self.finish_open(now, None, &handshake, tuple, segment, packet)
             && !self.keep(now, tuple, handshake, segment, packet)
         {
             return;
@@ -259,7 +259,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let Ok(id) = self.handshakes.insert(*tuple, handshake) else { return false };
         self.acquire_share(process, Kind::Handshake);
         self.listeners[at].half_open += 1;
-        self.handshake_timer(id, Some(now + TRY_AFTER));
+        self.handshake_timer(id, Some(now + RTO_INITIAL));
         self.wait_for_slot(now, id, segment, packet);
         true
     }

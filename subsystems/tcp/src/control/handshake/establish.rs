@@ -20,9 +20,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     pub(super) fn measure_handshake(&mut self, now: Nanos, flow: FlowId, handshake: &Handshake) {
         if let Some(connection) = &mut self.connections[flow.index as usize] {
             match handshake.tries {
-                _ if handshake.is_acknowledged() && handshake.is_repeated => {}
+                _ if handshake.is_acknowledged() && handshake.is_rtt_ambiguous => {}
                 _ if handshake.is_acknowledged() => connection.round_trip.sample(handshake.sent_at),
-                1 if handshake.is_repeated => {}
+                1 if handshake.is_rtt_ambiguous => {}
                 1 => connection.round_trip.sample(now.since(handshake.sent_at)),
                 _ => connection.round_trip = RoundTrip::after_lost_syn(),
             }
@@ -107,7 +107,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             },
             timestamps: stamps.then(|| Timestamps {
                 recent: recent.map_or(0, |(value, _)| value),
-                offset: self.secrets.timestamp(tuple),
+                offset: self.secrets.timestamp_offset(tuple),
             }),
             is_selective: self.data.is_selective() && handshake.options.sack_permitted,
             ecn: handshake.ecn.state(self.algorithm.echo()),

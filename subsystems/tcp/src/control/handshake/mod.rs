@@ -28,11 +28,11 @@ use crate::trace::Point;
 /// Transmissions of a SYN: the last one after 191 s. The handshake fails after 255 s (RFC 9293, MUST-23: at least 3 minutes).
 const SYNS_MAX: u8 = 9;
 /// Transmissions of a SYN-ACK, whose outcome no program waits for: 63 s in all.
-const ANSWERS_MAX: u8 = 6;
+const SYN_ACKS_MAX: u8 = 6;
 /// Time before the first retransmission; it doubles each time (RFC 6298).
-const TRY_AFTER: Nanos = Nanos::from_millis(1_000);
+const RTO_INITIAL: Nanos = Nanos::from_millis(1_000);
 /// Longest time between two transmissions.
-const TRY_AFTER_MAX: Nanos = Nanos::from_millis(64_000);
+const RTO_MAX: Nanos = Nanos::from_millis(64_000);
 /// Unanswered transmissions after which the next hop is resolved again (RFC 9293, 3.8.3: R1).
 pub(super) const R1_TRIES: u8 = 3;
 /// The peer's MSS if it names none (RFC 9293, MUST-15).
@@ -91,7 +91,7 @@ pub(super) struct Handshake {
     ecn: Agreement,
     /// The acknowledgement of our SYN measures no round trip: the SYN was sent again without a timeout (Karn's rule), or was a
     /// cookie.
-    is_repeated: bool,
+    is_rtt_ambiguous: bool,
     /// Once the peer has acknowledged our SYN, and a listener's slot is missing: the connection's arrival number.
     /// `window` and the timestamps are those of its last segment.
     arrived: Option<NonZeroU64>,
@@ -193,7 +193,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             whom: Opener::Host { context: from, slot },
             stage: if mac.is_some() { Stage::Sent } else { Stage::Resolving },
             mac: mac.unwrap_or_default(),
-            own: self.secrets.sequence(&tuple, now),
+            own: self.secrets.initial_sequence(&tuple, now),
             peer: Seq(0),
             options: Options::default(),
             window: 0,
@@ -205,7 +205,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             error: None,
             answered_at: Moment::NEVER,
             ecn: Agreement::default(),
-            is_repeated: false,
+            is_rtt_ambiguous: false,
             arrived: None,
         };
         let id = self.handshakes.insert(tuple, handshake).map_err(|_| Reason::NoRoom)?;
@@ -272,14 +272,14 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let resolving = handshake.stage == Stage::Resolving;
         let tries_max = match (handshake.stage, handshake.is_passive()) {
             (Stage::Resolving, _) => ASKS_MAX,
-            (_, true) => ANSWERS_MAX,
+            (_, true) => SYN_ACKS_MAX,
             (_, false) => SYNS_MAX,
         };
         if handshake.tries >= tries_max {
             let reason = if resolving { Reason::NoNeighbour } else { Reason::TimedOut };
             return self.fail(id, handshake.error.unwrap_or(reason));
         }
-        let doubled = Nanos(TRY_AFTER.0 << handshake.tries).min(TRY_AFTER_MAX);
+        let doubled = Nanos(RTO_INITIAL.0 << handshake.tries).min(RTO_MAX);
         let wait = if resolving { ASK_AFTER } else { doubled };
         if !resolving && handshake.tries >= R1_TRIES {
             self.on_unanswered_syn(now, id);
@@ -299,7 +299,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return self.query_next_hop(&tuple);
         }
         let is_answer = handshake.stage == Stage::Received;
-        let stamp = milliseconds(now).wrapping_add(self.secrets.timestamp(&tuple));
+        let stamp = milliseconds(now).wrapping_add(self.secrets.timestamp_offset(&tuple));
         let theirs = handshake.options;
         let asks = self.algorithm.asks_for_ecn() && handshake.tries <= 1;
         let said = |it: &mut Handshake| if is_answer { it.ecn.answer() } else { it.ecn.ask(asks) };
@@ -396,7 +396,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return;
         }
         let may_keep = may_keep && self.has_room(process, Kind::Handshake);
-        let clocked = self.secrets.sequence(&tuple, now);
+        let clocked = self.secrets.initial_sequence(&tuple, now);
         // Segments of an old connection between the same ends must not fit into this one (RFC 9293, MAY-2). As in Linux, more
         // than the largest window of a SYN lies between them, so that not even old acknowledgements do (RFC 5961, 5.2).
         let own = match self.time_wait.find(&tuple) {
@@ -419,7 +419,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             error: None,
             answered_at: Moment::NEVER,
             ecn: Agreement::with(segment.flags),
-            is_repeated: false,
+            is_rtt_ambiguous: false,
             arrived: None,
         };
         let kept = may_keep.then(|| self.handshakes.insert(tuple, handshake));
@@ -476,7 +476,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 }
             } else if self.may_answer_handshake(now, id) {
                 if let Some(handshake) = self.handshakes.get_mut(id) {
-                    handshake.is_repeated = true;
+                    handshake.is_rtt_ambiguous = true;
                 }
                 self.counters.challenges += u64::from(!is_same);
                 self.send_handshake(now, id);
@@ -502,14 +502,14 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             }
             return;
         }
-        if let Err(packet) = self.open_passive(now, Some(id), &handshake, tuple, segment, packet) {
+        if let Err(packet) = self.finish_open(now, Some(id), &handshake, tuple, segment, packet) {
             self.wait_for_slot(now, id, segment, packet);
         }
     }
 
     /// Establishes the connection of a listener's handshake with the segment that acknowledges our SYN. `id` is the handshake's
     /// place in the table; `None` if a cookie carried it. Returns the packet if there is no slot or room.
-    pub(super) fn open_passive(
+    pub(super) fn finish_open(
         &mut self,
         now: Nanos,
         id: Option<FlowId>,
@@ -584,7 +584,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if !acknowledges {
             // Simultaneous open (RFC 9293, Figure 8).
             handshake.stage = Stage::Received;
-            handshake.is_repeated = true;
+            handshake.is_rtt_ambiguous = true;
             handshake.tries = 0;
             return self.retry_handshake(now, id);
         }

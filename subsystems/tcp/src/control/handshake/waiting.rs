@@ -7,7 +7,7 @@ use wave_core::clock::Nanos;
 use super::super::reply::{self, BareSegment};
 use super::super::shares::Kind;
 use super::super::{Listener, Stack};
-use super::{ANSWERS_MAX, Opener};
+use super::{Opener, SYN_ACKS_MAX};
 use crate::context::ContextId;
 use crate::datapath::{Datapath, FlowId, Output, Packet};
 use crate::packet::{Flags, Options, TcpSegment};
@@ -71,11 +71,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     ) {
         let Some(handshake) = self.handshakes.get_mut(id) else { return };
         if !handshake.is_acknowledged() {
-            handshake.is_repeated |= handshake.tries > 1;
+            handshake.is_rtt_ambiguous |= handshake.tries > 1;
             handshake.sent_at = now.since(handshake.sent_at);
         }
         // A peer that answers is there, and may wait as long as the program lets it.
-        handshake.tries = handshake.tries.min(ANSWERS_MAX - 1);
+        handshake.tries = handshake.tries.min(SYN_ACKS_MAX - 1);
         handshake.window = segment.window;
         // A kept segment must not be older than the timestamp from which the connection begins (PAWS).
         let is_last = self.early.keep(id, handshake, segment, packet);

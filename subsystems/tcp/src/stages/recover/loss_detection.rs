@@ -2,7 +2,7 @@
 
 use wave_core::clock::Nanos;
 
-use super::DUPLICATES;
+use super::DUP_THRESH;
 use crate::flow::disorder::Loss;
 use crate::flow::moment::Moment;
 use crate::flow::state::{Protocol, RxtMark};
@@ -12,10 +12,10 @@ pub(super) fn track_retransmissions(flow: &mut Protocol, now: Nanos) {
     let Protocol { disorder: Some(disorder), acknowledged, highest, .. } = flow else { return };
     let loss = &mut disorder.loss;
     let Some(mark) = &mut loss.mark else { return };
-    if loss.board.missing(*acknowledged, mark.end) == 0 {
+    if loss.board.missing_bytes(*acknowledged, mark.end) == 0 {
         // Later retransmissions are compared with data sent from here on.
         let end = loss.rxt_once;
-        let has_more = loss.board.missing(*acknowledged, end) > 0;
+        let has_more = loss.board.missing_bytes(*acknowledged, end) > 0;
         let mark = RxtMark { end, highest: *highest, passed_at: Moment::NEVER };
         loss.mark = has_more.then_some(mark);
     } else if loss.board.end() > mark.highest && mark.passed_at.is_never() {
@@ -29,7 +29,8 @@ pub(super) fn detect_lost_retransmission(flow: &mut Protocol, now: Nanos) -> boo
     let Some(RxtMark { end, highest, passed_at }) = *mark else { return false };
     let window = reordering_window(flow);
     let is_overdue = passed_at.get().zip(window).is_some_and(|(at, window)| now >= at + window);
-    let later_bytes = (board.end().saturating_sub(highest)) - board.missing(highest, board.end());
+    let later_bytes =
+        (board.end().saturating_sub(highest)) - board.missing_bytes(highest, board.end());
     // If bytes were late without being lost before, only time reveals a loss.
     let is_enough =
         (flow.reordering == 0 || window.is_none()) && later_bytes > 2 * u64::from(flow.mss);
@@ -72,6 +73,6 @@ pub(super) fn detect_lost(flow: &Protocol, now: Nanos) -> Option<u64> {
     if flow.reordering > 0 && window.is_some() {
         return by_time;
     }
-    let by_count = (flow.duplicates >= DUPLICATES).then_some(first);
-    [by_time, by_count, board.lost(flow.mss)].into_iter().flatten().max()
+    let by_count = (flow.duplicates >= DUP_THRESH).then_some(first);
+    [by_time, by_count, board.lost_below(flow.mss)].into_iter().flatten().max()
 }

@@ -39,7 +39,7 @@ use crate::seq::seq_of;
 use crate::summary::Summary;
 
 /// Number of duplicate acknowledgements that indicate a loss.
-const DUPLICATES: u8 = 3;
+const DUP_THRESH: u8 = 3;
 
 /// Limit of the quarters of a round trip for which overtaken bytes count as late rather than lost.
 const REORDERING_MAX: u8 = 4;
@@ -104,7 +104,7 @@ pub trait Recovery: Copy + Debug + Send + 'static {
     fn detect_loss(flow: &mut Protocol, now: Nanos) -> bool;
 
     /// The part to send next, if the windows allow it; `None` if there is none.
-    fn next(flow: &Protocol) -> Option<Span>;
+    fn next_segment(flow: &Protocol) -> Option<Span>;
 
     /// Notes a segment that was sent. `end` is the position after its last byte and its FIN.
     fn on_sent(flow: &mut Protocol, sent: &DataSegment, end: u64, cause: Cause, now: Nanos);
@@ -140,7 +140,7 @@ impl Recovery for GoBackN {
             flow.duplicates = 0;
         } else if ack.is_duplicate {
             flow.duplicates = flow.duplicates.saturating_add(1);
-            if flow.duplicates == DUPLICATES && flow.acknowledged >= flow.recover {
+            if flow.duplicates == DUP_THRESH && flow.acknowledged >= flow.recover {
                 go_back_n(flow);
                 flow.until_resumed = Some(1);
                 return true;
@@ -153,7 +153,7 @@ impl Recovery for GoBackN {
         false
     }
 
-    fn next(flow: &Protocol) -> Option<Span> {
+    fn next_segment(flow: &Protocol) -> Option<Span> {
         let room = (flow.acknowledged + u64::from(flow.window_bytes)).saturating_sub(flow.next);
         let span = Span::next(flow.next, flow.end(), room);
         (span.from < span.to).then_some(span)
@@ -178,7 +178,7 @@ impl Recovery for Sack {
 
     fn needs_disorder(flow: &Protocol, summary: &Summary) -> bool {
         let [(first, behind), ..] = summary.sack;
-        let may_be_third = flow.duplicates >= DUPLICATES - 1 && !flow.is_selective;
+        let may_be_third = flow.duplicates >= DUP_THRESH - 1 && !flow.is_selective;
         first != behind || may_be_third
     }
 
@@ -218,7 +218,7 @@ impl Recovery for Sack {
         detect_loss(flow, delivered(flow), now)
     }
 
-    fn next(flow: &Protocol) -> Option<Span> {
+    fn next_segment(flow: &Protocol) -> Option<Span> {
         if flow.probe == Some(TailProbe::Wanted) {
             return tail_probe(flow);
         }
@@ -340,7 +340,7 @@ pub fn reset_recovery(flow: &mut Protocol) {
 
 /// Detects a loss without a scoreboard, because the pool had none: three duplicates are a loss, as for [`GoBackN`].
 fn recover_without_scoreboard(flow: &mut Protocol, prior: u64) -> bool {
-    let is_loss = flow.duplicates >= DUPLICATES && flow.acknowledged >= flow.recover;
+    let is_loss = flow.duplicates >= DUP_THRESH && flow.acknowledged >= flow.recover;
     if is_loss {
         enter_recovery(flow, prior);
     }
@@ -385,7 +385,7 @@ fn on_cumulative_ack(flow: &mut Protocol, now: Nanos) {
         let overtaken = loss.board.ranges().last().map_or(0, |range| range.start);
         let (from, to) = (loss.high_rxt.max(loss.lost), flow.acknowledged.min(overtaken));
         // Overtaken bytes arrived without a retransmission: they were late, not lost.
-        if !is_after_timeout && loss.board.missing(from, to) > 0 {
+        if !is_after_timeout && loss.board.missing_bytes(from, to) > 0 {
             flow.reordering = flow.reordering.max(1);
         }
         loss.board.acknowledge(flow.acknowledged);
@@ -460,9 +460,9 @@ fn duplicate_ack_bytes(flow: &Protocol) -> u64 {
 fn in_flight(flow: &Protocol) -> u64 {
     let sent = flow.disorder.as_ref().map_or(flow.next - flow.acknowledged, |disorder| {
         let Loss { board, lost, high_rxt, lost_rxt, rxt_once, .. } = &disorder.loss;
-        board.missing(flow.acknowledged, *high_rxt)
-            + board.missing((*lost_rxt).max(*high_rxt), *rxt_once)
-            + board.missing((*lost).max(*rxt_once), flow.next)
+        board.missing_bytes(flow.acknowledged, *high_rxt)
+            + board.missing_bytes((*lost_rxt).max(*high_rxt), *rxt_once)
+            + board.missing_bytes((*lost).max(*rxt_once), flow.next)
     });
     sent.saturating_sub(duplicate_ack_bytes(flow))
 }
@@ -900,7 +900,7 @@ mod tests {
                         while let Some(sent) = transmit::<Sack>(&mut flow, bytes_max, now) {
                             let end = sent.position + u64::from(sent.bytes);
                             prop_assert!(sent.position >= flow.acknowledged && end <= flow.edge && end <= flow.written);
-                            prop_assert_eq!(flow.loss().board.missing(sent.position, end), u64::from(sent.bytes));
+                            prop_assert_eq!(flow.loss().board.missing_bytes(sent.position, end), u64::from(sent.bytes));
                             let Loss { is_recovering, reduction, .. } = *flow.loss();
                             let most = if is_recovering { reduction.limit() } else { flow.window_bytes.into() };
                             prop_assert!(in_flight(&flow) <= most);

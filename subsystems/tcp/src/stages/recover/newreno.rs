@@ -2,7 +2,7 @@
 
 use wave_core::clock::Nanos;
 
-use super::{Ack, DUPLICATES, enter_recovery, on_cumulative_ack, update_reduction};
+use super::{Ack, DUP_THRESH, enter_recovery, on_cumulative_ack, update_reduction};
 use crate::flow::state::Protocol;
 
 /// Processes an acknowledgement. A duplicate says that a segment has arrived, but not which one.
@@ -22,7 +22,7 @@ pub(super) fn count_duplicates(flow: &mut Protocol, ack: &Ack<'_>, prior: u64, n
         }
     } else if ack.is_duplicate {
         flow.duplicates = flow.duplicates.saturating_add(1);
-        let is_loss = flow.duplicates == DUPLICATES && flow.acknowledged >= flow.recover;
+        let is_loss = flow.duplicates == DUP_THRESH && flow.acknowledged >= flow.recover;
         if is_loss && !flow.loss().is_recovering {
             if let Some(disorder) = &mut flow.disorder {
                 disorder.loss.lost = (flow.acknowledged + mss).min(flow.highest);
