@@ -1,5 +1,4 @@
-//! Experiments: scenarios and their runs, sweeps, reproduced figures, validation, bake-offs, recordings, and measurements of
-//! running programs.
+//! Scenario kinds and their runs, sweeps, the bake-off, and measurements that benches share.
 #![forbid(unsafe_code)]
 // Only the project's own programs use this crate, and its documentation is built with private items.
 #![allow(rustdoc::private_intra_doc_links)]

@@ -5,19 +5,19 @@ use std::fmt;
 use comfy_table::CellAlignment;
 use maud::{Markup, html};
 
-/// Rows of cells under a head. The first columns hold words, the others numbers, which are aligned to the right.
+/// Rows of cells under a head. The first columns hold text, the others numbers, which are aligned to the right.
 #[derive(Clone, Debug)]
 pub struct Table {
     head: Vec<String>,
-    words: usize,
+    text_columns: usize,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table without rows, whose first `words` columns hold words. A line break in the name of a column is one on a terminal, and a
-    /// space on a page.
-    pub fn new(words: usize, head: impl IntoIterator<Item = impl Into<String>>) -> Table {
-        Table { head: head.into_iter().map(Into::into).collect(), words, rows: Vec::new() }
+    /// A table without rows, whose first `text_columns` columns hold text. On a page, a line break in a column's name becomes a
+    /// space, and a hyphen before it is removed.
+    pub fn new(text_columns: usize, head: impl IntoIterator<Item = impl Into<String>>) -> Table {
+        Table { head: head.into_iter().map(Into::into).collect(), text_columns, rows: Vec::new() }
     }
 
     /// Appends a row.
@@ -32,7 +32,7 @@ impl Table {
         self
     }
 
-    /// Leaves out the rows beyond the first `most`, and returns their number.
+    /// Keeps the first `most` rows; returns the number of rows removed.
     pub(crate) fn truncate(&mut self, most: usize) -> usize {
         let more = self.rows.len().saturating_sub(most);
         self.rows.truncate(most);
@@ -49,28 +49,28 @@ impl Table {
         &self.rows
     }
 
-    /// For a page.
+    /// As HTML.
     pub fn html(&self) -> Markup {
         let name = |name: &str| name.replace("-\n", "").replace('\n', " ");
         html! {
             div.scroll { table {
                 thead { tr { @for (at, cell) in self.head.iter().enumerate() {
-                    th.n[at >= self.words] { (name(cell)) }
+                    th.n[at >= self.text_columns] { (name(cell)) }
                 } } }
                 tbody { @for row in &self.rows { tr { @for (at, cell) in row.iter().enumerate() {
-                    td.n[at >= self.words] { (cell) }
+                    td.n[at >= self.text_columns] { (cell) }
                 } } } }
             } }
         }
     }
 }
 
-/// For a terminal.
+/// As text.
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let head: Vec<&str> = self.head.iter().map(String::as_str).collect();
         let mut table = wave_lab::table(&head);
-        for column in table.column_iter_mut().skip(self.words) {
+        for column in table.column_iter_mut().skip(self.text_columns) {
             column.set_cell_alignment(CellAlignment::Right);
         }
         table.add_rows(&self.rows);
@@ -78,7 +78,11 @@ impl fmt::Display for Table {
     }
 }
 
-/// A head and rows as CSV. Panics if a row has another number of cells than the head.
+/// CSV with a header row.
+///
+/// # Panics
+///
+/// If a row has another number of cells than the head.
 pub fn csv<Row>(
     head: impl IntoIterator<Item = impl AsRef<[u8]>>,
     rows: impl IntoIterator<Item = Row>,
@@ -111,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn csv_quotes_what_needs_it() {
+    fn cells_with_commas_are_quoted() {
         let bytes = csv(["name", "n"], [["a, b", "1"], ["c", "2"]]);
         assert_eq!(String::from_utf8(bytes).unwrap(), "name,n\n\"a, b\",1\nc,2\n");
     }

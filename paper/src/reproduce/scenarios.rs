@@ -44,6 +44,7 @@ fn memory_under_sol_costs_what_the_reproduction_says() {
         assert!(ours > 0, "{name}");
     }
     assert_eq!(theirs.values.len(), 2);
+    assert_eq!((&result["host"], &result["get_p50_ratio"]), (&"sim".into(), &Value::Null));
     // The hot part stays, and nothing else does.
     let reduction = result["resident_reduction"].as_f64().unwrap();
     assert!((reduction - (1.0 - sol::HOT_SHARE)).abs() < 1e-3, "{reduction}");
@@ -74,9 +75,15 @@ fn rpc_placements_are_curves_of_the_reproduction() {
         assert_eq!(ours, [Some(theirs.sent), Some(theirs.done)], "{group}-{id}");
         let achieved = point["achieved_per_second"].as_f64().unwrap();
         assert!((achieved - theirs.achieved_per_second).abs() < 1e-9, "{group}-{id}: {achieved}");
-        for (class, theirs) in point["classes"].as_array().unwrap().iter().zip(&theirs.classes) {
-            let ours = class["latency"]["p99_ns"].as_u64();
-            assert_eq!(ours, Some(theirs.latency.p99_ns), "{group}-{id}: {class}");
+        let classes = point["classes"].as_array().unwrap();
+        assert_eq!(classes.len(), theirs.classes.len(), "{group}-{id}");
+        for (class, theirs) in classes.iter().zip(&theirs.classes) {
+            assert_eq!(class["name"], theirs.name, "{group}-{id}");
+            let of = &theirs.latency;
+            let expected = [of.count, of.p50_ns, of.p90_ns, of.p99_ns, of.p999_ns, of.max_ns];
+            let keys = ["count", "p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns"];
+            let ours = keys.map(|key| class["latency"][key].as_u64());
+            assert_eq!(ours, expected.map(Some), "{group}-{id}: {class}");
         }
         let cpus = result["placements"][0]["compared"]["agent_cpus"].as_f64().unwrap();
         assert!((cpus - agents).abs() < 1e-8, "{group}-{id}: {cpus}, {agents}");

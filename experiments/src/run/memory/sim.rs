@@ -265,10 +265,9 @@ mod tests {
     use super::*;
     use crate::same_keys::keys;
 
-    /// The paper's share of hot pages.
-    const HOT_SHARE: f64 = 21.3 / 102.0;
+    const HOT_SHARE: f64 = 0.2;
 
-    /// A GiB, of which the paper's share is hot, each hot page touched every two seconds, for two epochs.
+    /// A GiB, of which this share is hot, each hot page touched every two seconds, for two epochs.
     fn scenario(more: &str) -> Memory {
         let pages = 64 * STRIP_PAGES;
         let hot = (pages as f64 * HOT_SHARE) as u64;
