@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
-use wave_compare::{PerRound, order};
+use wave_compare::{PerRound, balanced_order};
 use wave_core::agent::Step;
 use wave_core::clock::Nanos;
 use wave_core::endpoint::Sender;
@@ -299,7 +299,7 @@ pub fn payload(chunks: u32, quiet: bool) -> Result<Value, String> {
         for (rigs, rows) in rigs.iter_mut().zip(&mut rows) {
             for (message, row) in messages.iter().zip(rows) {
                 let count = (CHUNK_BYTES / message.len()).clamp(1, CHUNK_MESSAGES_MAX);
-                for way in order(SEED, chunk.into(), rigs.len()) {
+                for way in balanced_order(SEED, chunk.into(), rigs.len()) {
                     let cost = rigs[way].chunk(message, count)?;
                     if chunk >= WARM_UP {
                         row[way].push(cost);
@@ -335,7 +335,7 @@ pub fn checksums(chunks: u32, quiet: bool) -> Result<Value, String> {
         for (size, row) in SIZES.iter().zip(&mut rows) {
             let message = Bytes::from(vec![0xa5; *size]);
             let count = (CHUNK_BYTES / size).clamp(1, CHUNK_MESSAGES_MAX);
-            for way in order(SEED, chunk.into(), rigs.len()) {
+            for way in balanced_order(SEED, chunk.into(), rigs.len()) {
                 let Cost { host, agent } = rigs[way].chunk(&message, count)?;
                 if chunk >= WARM_UP {
                     row[way].push(host + agent);

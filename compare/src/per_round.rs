@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::estimate::quantile;
-use crate::{Estimate, order};
+use crate::{Estimate, balanced_order};
 
 /// The values of one figure, one per round, in the order of the rounds.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -60,7 +60,7 @@ impl PerRound {
     }
 }
 
-/// Measures `N` rows in turns: in each round, `run` is called with each row's index once, in an [`order`] drawn from `seed`. Returns
+/// Measures `N` rows in turns: in each round, `run` is called with each row's index once, in an [order](balanced_order) drawn from `seed`. Returns
 /// each row's results, in the order of the rounds, without those of the first `warm_up` rounds.
 ///
 /// # Errors
@@ -74,7 +74,7 @@ pub fn in_turns<T, E, const N: usize>(
 ) -> Result<[Vec<T>; N], E> {
     let mut results = [const { Vec::new() }; N];
     for round in 0..warm_up + rounds {
-        for row in order(seed, round as u64, N) {
+        for row in balanced_order(seed, round as u64, N) {
             let result = run(row)?;
             if round >= warm_up {
                 results[row].push(result);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use wave_compare::{PerRound, order};
+use wave_compare::{PerRound, balanced_order};
 use wave_workloads::cpu;
 use wave_workloads::grpc::load::{ByKind, CallSettings, Generator, Kind as Call, Target};
 
@@ -177,7 +177,7 @@ pub fn hostile(plan: &Plan, quiet: bool) -> Result<Value, String> {
     rows.resize_with(servers.len() * attacks.len(), Row::default);
     for round in 0..plan.chunks {
         progress.begin("measuring in turns");
-        for at in order(SEED, round.into(), rows.len()) {
+        for at in balanced_order(SEED, round.into(), rows.len()) {
             let (server, attack) = (&servers[at % 2], attacks[at / 2]);
             server.measure(attack, plan, &mut rows[at])?;
         }

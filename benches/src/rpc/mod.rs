@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use prost::Message;
 use serde_json::{Value, json};
-use wave_compare::{PerRound, order};
+use wave_compare::{PerRound, balanced_order};
 use wave_workloads::cpu;
 use wave_workloads::grpc::load::{Answers, ByKind, CallSettings, Generator, Kind as Call, Target};
 use wave_workloads::grpc::proto::echo::Payload;
@@ -284,7 +284,7 @@ pub fn rpc(plan: &Plan, quiet: bool) -> Result<Value, String> {
     let mut handler = Vec::new();
     for round in 0..WARM_UP + plan.chunks {
         progress.begin("measuring in turns");
-        for at in order(SEED, round.into(), rows.len()) {
+        for at in balanced_order(SEED, round.into(), rows.len()) {
             let chunk = rows[at].chunk(&mut servers, plan)?;
             if round >= WARM_UP {
                 rows[at].chunks.push(chunk);

@@ -4,7 +4,7 @@
 //! with default options and such an agent; and both with default options.
 
 use serde_json::{Value, json};
-use wave_compare::{PerRound, order};
+use wave_compare::{PerRound, balanced_order};
 
 use super::process::Measured;
 use super::{AS_SHIPPED, POLLING, Part, Plan, Row, Shape, TONIC, WAITING, WARM_UP};
@@ -32,7 +32,7 @@ impl Waiting {
         round: u32,
     ) -> Result<(), String> {
         for rows in &mut self.0 {
-            for at in order(SEED, round.into(), rows.len()) {
+            for at in balanced_order(SEED, round.into(), rows.len()) {
                 let chunk = rows[at].chunk(servers, plan)?;
                 if round >= WARM_UP {
                     rows[at].chunks.push(chunk);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use wave_apps::launch;
-use wave_compare::{PerRound, order};
+use wave_compare::{PerRound, balanced_order};
 use wave_experiments::measure::pin;
 use wave_lab::progress::Progress;
 use wave_workloads::cpu;
@@ -71,7 +71,7 @@ pub fn udp(plan: &Plan, quiet: bool) -> Result<Value, String> {
     let mut rows: Rows = Default::default();
     for round in 0..WARM_UP + plan.chunks {
         progress.begin("measuring in turns");
-        for row in order(SEED, round.into(), rows.len()) {
+        for row in balanced_order(SEED, round.into(), rows.len()) {
             let chunk = match row {
                 FRONT_BURSTS => of_server(&mut front, || run(&mut to_front, bursts, plan)),
                 BARE_BURSTS => of_bare(&mut bare, || run(&mut to_bare, bursts, plan)),

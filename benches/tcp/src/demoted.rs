@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use wave_compare::{PerRound, order};
+use wave_compare::{PerRound, balanced_order};
 use wave_links::say;
 
 use crate::apps::{Build, can_run};
@@ -30,7 +30,7 @@ pub fn demoted(output: &Output) -> Result<Value, String> {
     let mut chunks: [[Vec<f64>; ROWS.len()]; ROLES.len()] = Default::default();
     for round in 0..=output.chunks {
         for (of_role, role) in chunks.iter_mut().zip(ROLES) {
-            for at in order(SEED, round.into(), ROWS.len()) {
+            for at in balanced_order(SEED, round.into(), ROWS.len()) {
                 let name = ROWS[at];
                 let server = [&loopback, &linux, &ours, &ours][at];
                 let load = Load {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use wave_compare::{PerRound, order};
+use wave_compare::{PerRound, balanced_order};
 use wave_links::say;
 
 use crate::client::{Load, REQUEST_BYTES};
@@ -24,7 +24,7 @@ pub fn echo(output: &Output) -> Result<Value, String> {
     let mut chunks: [[Vec<Chunk>; 3]; 3] = Default::default();
     for round in 0..=output.chunks {
         for (shape, (connections, depth)) in SHAPES.into_iter().enumerate() {
-            for at in order(SEED, round.into(), servers.len()) {
+            for at in balanced_order(SEED, round.into(), servers.len()) {
                 let server = &servers[at];
                 let measured = output.chunk_seconds;
                 let load = Load {

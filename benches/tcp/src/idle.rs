@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use wave_compare::{PerRound, order};
+use wave_compare::{PerRound, balanced_order};
 use wave_links::say;
 
 use crate::client::Load;
@@ -42,7 +42,7 @@ pub fn idle(output: &Output, idle: u32) -> Result<Value, String> {
     let mut touched = Vec::new();
     let (mut idle_cpu, mut wakeups) = (Vec::new(), Vec::new());
     for round in 0..=output.chunks {
-        for at in order(SEED, round.into(), 2) {
+        for at in balanced_order(SEED, round.into(), 2) {
             let server = [&server, &linux][at];
             let alone = network.measure(server, &load)?;
             let memory = (memory(agent, "RssAnon")?, memory(agent, "RssShmem")?);

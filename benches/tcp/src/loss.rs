@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use wave_compare::{PerRound, order};
+use wave_compare::{PerRound, balanced_order};
 use wave_links::say;
 
 use crate::client::Load;
@@ -63,7 +63,7 @@ pub fn loss(output: &Output) -> Result<Value, String> {
     for (name, loss, role, connections, depth) in CASES {
         let mut rates: [Vec<f64>; 3] = Default::default();
         for seed in 0..seeds {
-            for at in order(SEED, seed.into(), servers.len()) {
+            for at in balanced_order(SEED, seed.into(), servers.len()) {
                 let server = &servers[at];
                 // Connections are established without losses.
                 relay.ask("0 0")?;

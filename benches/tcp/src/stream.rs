@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use wave_compare::{PerRound, order};
+use wave_compare::{PerRound, balanced_order};
 use wave_links::say;
 
 use crate::client::Load;
@@ -32,7 +32,7 @@ pub fn stream(output: &Output) -> Result<Value, String> {
     let mut chunks: [[Vec<Chunk>; 3]; STREAMS.len()] = Default::default();
     for round in 0..=output.chunks {
         for (stream, (name, role)) in STREAMS.into_iter().enumerate() {
-            for at in order(SEED, round.into(), servers.len()) {
+            for at in balanced_order(SEED, round.into(), servers.len()) {
                 let server = &servers[at];
                 let measured = output.chunk_seconds;
                 let load = Load {

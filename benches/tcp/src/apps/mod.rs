@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use wave_compare::{Better, PerRound, order};
+use wave_compare::{Better, PerRound, balanced_order};
 use wave_links::say;
 
 use crate::echo::of_shape;
@@ -257,7 +257,7 @@ fn rounds(
 ) -> Result<[Vec<Paced>; 3], String> {
     let mut chunks: [Vec<Paced>; 3] = Default::default();
     for round in 0..=output.chunks {
-        for at in order(SEED, round.into(), servers.len()) {
+        for at in balanced_order(SEED, round.into(), servers.len()) {
             let server = &servers[at];
             let traffic = Traffic {
                 app,
