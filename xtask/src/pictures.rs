@@ -118,9 +118,15 @@ pub fn complaints() -> Vec<String> {
             format!("{path}: {name} is older than the code of its experiment; run `cargo xtask pictures {name}` on a quiet machine")
         })
     };
+    let unknown = fs::read_dir("docs/images").into_iter().flatten().filter_map(|entry| {
+        let path = format!("docs/images/{}", entry.ok()?.file_name().to_string_lossy());
+        let is_known = PICTURES.iter().any(|picture| picture.path() == path);
+        (!is_known).then(|| format!("{path}: no experiment of `cargo xtask pictures` makes it"))
+    });
     let images = PICTURES.iter().filter_map(|picture| complaint(&picture.path(), picture));
     let tables = PICTURES.iter().filter(|picture| picture.has_table);
-    images.chain(tables.filter_map(|picture| complaint(DOCUMENT, picture))).collect()
+    let tables = tables.filter_map(|picture| complaint(DOCUMENT, picture));
+    unknown.chain(images).chain(tables).collect()
 }
 
 impl Picture {
