@@ -157,13 +157,13 @@ impl WorkerState {
                 }
             }
             // Events of calls that have ended are skipped.
-            if let Some(event) = self.to_event(came?) {
+            if let Some(event) = self.process_event(came?) {
                 return Some(event);
             }
         }
     }
 
-    fn to_event(&mut self, came: Came) -> Option<wave_rpc_event> {
+    fn process_event(&mut self, came: Came) -> Option<wave_rpc_event> {
         let has_message = |flags: u32| flags & WAVE_RPC_HAS_MESSAGE != 0;
         let message = |state: &WorkerState, flags: u32| match has_message(flags) {
             true => (state.message.as_ptr(), state.message.len()),

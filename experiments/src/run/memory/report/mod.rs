@@ -386,7 +386,7 @@ impl MemoryResult {
                 .filter_map(|Variant { ran, compared, .. }| Some((ran, compared.as_ref()?)))
         };
         let against = Table::new(1, AGAINST);
-        let against = against.with(compared().map(|(ran, compared)| compared.row(ran).into()));
+        let against = against.with(compared().map(|(ran, compared)| compared.row(ran)));
         let mut notes: Vec<String> = Vec::new();
         if compared().next().is_some() {
             let how = "Ratios: latency with the policy / without. CPU: host thread and agent, as a share of a core. Held back: \
