@@ -1,5 +1,7 @@
 //! `wave run --host linux`: unmodified programs' threads under agents, on the real kernel.
 #![forbid(unsafe_code)]
+// Only the project's own programs use this crate, and its documentation is built with private items.
+#![allow(rustdoc::private_intra_doc_links)]
 #![allow(missing_docs, reason = "a part of the programs, not a library for users")]
 
 pub mod file;
