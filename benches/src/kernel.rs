@@ -212,23 +212,11 @@ fn chunk(
     })
 }
 
-/// Percentiles of each chunk, in microseconds.
-struct Percentiles {
-    p50: PerRound,
-    p99: PerRound,
-}
-
-impl Percentiles {
-    fn of(chunks: &[Vec<f64>]) -> Result<Percentiles, String> {
-        if chunks.iter().any(Vec::is_empty) {
-            return Err("no thread slept before it was woken: nothing was measured".to_owned());
-        }
-        let at = |share| chunks.iter().filter_map(|samples| quantile(samples, share)).collect();
-        Ok(Percentiles { p50: at(0.5), p99: at(0.99) })
-    }
-
-    fn json(&self) -> Value {
-        json!({ "p50": self.p50.median(), "p99": self.p99.median() })
+/// The median and the p99 of a chunk's samples.
+fn percentiles(samples: &[f64]) -> Result<[f64; 2], String> {
+    match [0.5, 0.99].map(|share| quantile(samples, share)) {
+        [Some(p50), Some(p99)] => Ok([p50, p99]),
+        _ => Err("no thread slept before it was woken: nothing was measured".to_owned()),
     }
 }
 
@@ -255,13 +243,14 @@ pub fn kernel(chunks: u32, patience: Option<Nanos>) -> Result<Value, String> {
         .map_err(|error| text(&error))?;
     wait_until_attached(&mut agent, &enclave)?;
     let of_all = |class| chunk(class, MESSENGERS, cores.len(), cores);
-    let samples: [Vec<Vec<f64>>; 3] = in_turns(SEED, 1, chunks as usize, |row| match row {
-        0 => of_all(Class::Wave).map(|samples| samples.wakeups),
-        1 => of_all(Class::Eevdf).map(|samples| samples.wakeups),
-        _ => chunk(Class::Wave, 1, 1, cores).map(|samples| samples.waits),
+    let measured: [Vec<[f64; 2]>; 3] = in_turns(SEED, 1, chunks as usize, |row| match row {
+        0 => percentiles(&of_all(Class::Wave)?.wakeups),
+        1 => percentiles(&of_all(Class::Eevdf)?.wakeups),
+        _ => percentiles(&chunk(Class::Wave, 1, 1, cores)?.waits),
     })?;
-    let [wave, eevdf, alone] = samples.each_ref().map(|chunks| Percentiles::of(chunks));
-    let (wave, eevdf, alone) = (wave?, eevdf?, alone?);
+    let of = |row: usize| [0, 1].map(|at| PerRound::of(&measured[row], |chunk| chunk[at]));
+    let [wave, eevdf, alone] = [0, 1, 2].map(of);
+    let medians = |[p50, p99]: &[PerRound; 2]| json!({ "p50": p50.median(), "p99": p99.median() });
     let stats = enclave.stats();
     let per_chunk = u64::from(ROUNDS) * (MESSENGERS * cores.len() + 1) as u64;
     let wakeups = (1 + u64::from(chunks)) * per_chunk;
@@ -277,11 +266,11 @@ pub fn kernel(chunks: u32, patience: Option<Nanos>) -> Result<Value, String> {
         "messengers": MESSENGERS,
         "workers": MESSENGERS * cores.len(),
         "chunks": chunks,
-        "wakeup_ratio_vs_eevdf": wave.p50.over(&eevdf.p50).estimate(),
-        "wakeup_p99_ratio_vs_eevdf": wave.p99.over(&eevdf.p99).estimate(),
-        "wakeup_us": { "wave": wave.json(), "eevdf": eevdf.json() },
-        "wakeup_p50_us_over_chunks": { "wave": wave.p50.spread(), "eevdf": eevdf.p50.spread() },
-        "message_to_decision_us": alone.json(),
+        "wakeup_ratio_vs_eevdf": wave[0].over(&eevdf[0]).estimate(),
+        "wakeup_p99_ratio_vs_eevdf": wave[1].over(&eevdf[1]).estimate(),
+        "wakeup_us": { "wave": medians(&wave), "eevdf": medians(&eevdf) },
+        "wakeup_p50_us_over_chunks": { "wave": wave[0].spread(), "eevdf": eevdf[0].spread() },
+        "message_to_decision_us": medians(&alone),
         "outcomes": outcomes,
     }))
 }

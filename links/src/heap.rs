@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 
 use wave_core::clock::Nanos;
 
-/// Shortest interval between polls at a process's memory.
+/// Shortest interval between polls of a process's memory.
 const POLL_EVERY: Nanos = Nanos::from_millis(500);
 /// Looks in a row that find free memory before it is returned. Memory that is soon used again is in use at one of them.
 const POLLS_BEFORE_TRIM: u32 = 4;
@@ -43,7 +43,7 @@ pub struct Spare {
     watch: Watch,
     /// The process has worked since the last poll, so its memory may have changed.
     has_worked: bool,
-    looked: Nanos,
+    polled_at: Nanos,
 }
 
 impl Default for Spare {
@@ -57,7 +57,7 @@ impl Spare {
     pub fn new() -> Spare {
         let statm = File::open("/proc/self/statm").ok();
         let mut spare =
-            Spare { statm, watch: Watch::default(), has_worked: true, looked: Nanos(0) };
+            Spare { statm, watch: Watch::default(), has_worked: true, polled_at: Nanos(0) };
         spare.watch = spare.resident().map_or(Watch::default(), |bytes| Watch::new(bytes, in_use));
         spare
     }
@@ -67,10 +67,10 @@ impl Spare {
     pub fn trim(&mut self, now: Nanos, has_worked: bool) {
         self.has_worked |= has_worked;
         let may_be_due = self.has_worked || self.watch.polls > 0;
-        if !may_be_due || now.since(self.looked) < POLL_EVERY {
+        if !may_be_due || now.since(self.polled_at) < POLL_EVERY {
             return;
         }
-        (self.looked, self.has_worked) = (now, false);
+        (self.polled_at, self.has_worked) = (now, false);
         let Some(resident) = self.resident() else { return };
         if self.watch.is_due(resident, in_use) {
             release();
@@ -145,8 +145,8 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     impl Watch {
-        /// Looks until memory is due. Returns the number of polls, at most [`POLLS_BEFORE_TRIM`] and one.
-        fn trims(&mut self, resident: usize, in_use: usize) -> u32 {
+        /// Polls until memory is due. Returns the number of polls, at most [`POLLS_BEFORE_TRIM`] and one.
+        fn polls_until_due(&mut self, resident: usize, in_use: usize) -> u32 {
             (1..=POLLS_BEFORE_TRIM)
                 .find(|_| self.is_due(resident, || Some(in_use)))
                 .unwrap_or(POLLS_BEFORE_TRIM + 1)
@@ -159,13 +159,13 @@ mod tests {
     fn memory_is_returned_once_after_a_flood() {
         let mut watch = Watch::new(10 * MIB, || Some(MIB));
         // A flood takes memory, and all of it is in use.
-        assert_eq!(watch.trims(110 * MIB, 101 * MIB), NEVER);
+        assert_eq!(watch.polls_until_due(110 * MIB, 101 * MIB), NEVER);
         // It is over, and nothing has gone back.
-        assert_eq!(watch.trims(110 * MIB, 2 * MIB), POLLS_BEFORE_TRIM);
+        assert_eq!(watch.polls_until_due(110 * MIB, 2 * MIB), POLLS_BEFORE_TRIM);
         watch.released(12 * MIB, || Some(2 * MIB));
-        assert_eq!(watch.trims(12 * MIB, 2 * MIB), NEVER);
+        assert_eq!(watch.polls_until_due(12 * MIB, 2 * MIB), NEVER);
         // Less than the amount that is worth it.
-        assert_eq!(watch.trims(11 * MIB + RELEASE_BYTES, 2 * MIB), NEVER);
+        assert_eq!(watch.polls_until_due(11 * MIB + RELEASE_BYTES, 2 * MIB), NEVER);
     }
 
     #[test]
@@ -180,11 +180,11 @@ mod tests {
     #[test]
     fn memory_that_is_not_the_heaps_is_tried_once() {
         let mut watch = Watch::new(10 * MIB, || Some(MIB));
-        assert_eq!(watch.trims(50 * MIB, MIB), POLLS_BEFORE_TRIM);
+        assert_eq!(watch.polls_until_due(50 * MIB, MIB), POLLS_BEFORE_TRIM);
         watch.released(50 * MIB, || Some(MIB));
-        assert_eq!(watch.trims(50 * MIB, MIB), NEVER);
+        assert_eq!(watch.polls_until_due(50 * MIB, MIB), NEVER);
         // A flood during which memory was returned is over.
         watch.released(150 * MIB, || Some(101 * MIB));
-        assert_eq!(watch.trims(150 * MIB, MIB), POLLS_BEFORE_TRIM);
+        assert_eq!(watch.polls_until_due(150 * MIB, MIB), POLLS_BEFORE_TRIM);
     }
 }
