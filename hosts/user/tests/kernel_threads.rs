@@ -18,7 +18,16 @@ use wave_user::{Attributes, Condvar, Enclave, Mode, Mutex, SpawnError, ThreadKin
 const SHINJUKU: &str = "shinjuku:slice_us=100";
 const KERNEL: Attributes = Attributes { class: 0, kind: ThreadKind::Kernel };
 
+/// Gives every thread an arena of malloc's. The agents of these tests are threads of this process, and glibc shares arenas from 8
+/// threads per CPU on: an agent would wait for the lock of a preempted thread, which waits for that agent.
+fn own_arenas() {
+    // SAFETY: it changes a number of glibc's, under a lock of glibc's.
+    let is_set = unsafe { libc::mallopt(libc::M_ARENA_MAX, 4096) };
+    assert_eq!(is_set, 1, "glibc takes the number of arenas");
+}
+
 fn start_with(name: &str, kernel_threads: u32, cores: u16) -> Enclave {
+    own_arenas();
     start(name, |options| {
         options.kernel_threads = kernel_threads;
         options.config.cores = cores;
