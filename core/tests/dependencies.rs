@@ -67,10 +67,10 @@ fn may_use(from: &str, to: &str) -> bool {
         "hosts" => &["core", "links", "subsystems"],
         "scripts" => &["core", "subsystems", "hosts"],
         "lab" => &["core", "links", "subsystems", "agent"],
-        // A user's subsystem.
-        "docs" => &["core", "agent"],
+        // A user's subsystem, and a user's kind of experiment.
+        "docs" => &["core", "agent", "compare", "experiments", "lab", "report", "scenario"],
         "report" => &["workloads", "compare", "lab"],
-        "scenario" => &["core", "links", "subsystems", "hosts", "workloads", "report"],
+        "scenario" => &["links"],
         "apps" => &[
             "confine",
             "core",
@@ -94,6 +94,18 @@ fn may_use(from: &str, to: &str) -> bool {
             "report",
             "scenario",
             "apps",
+        ],
+        "bakeoff" => &[
+            "core",
+            "links",
+            "subsystems",
+            "hosts",
+            "workloads",
+            "lab",
+            "report",
+            "scenario",
+            "apps",
+            "experiments",
         ],
         "fuzz" => &[
             "core",
@@ -137,6 +149,7 @@ fn may_use(from: &str, to: &str) -> bool {
             "scenario",
             "apps",
             "experiments",
+            "bakeoff",
             "fuzz",
             "paper",
             "scripts",

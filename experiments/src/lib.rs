@@ -4,13 +4,12 @@
 #![allow(rustdoc::private_intra_doc_links)]
 #![allow(missing_docs, reason = "a part of the programs, not a library for users")]
 
-pub mod bakeoff;
 pub mod cpu_time;
-pub mod experiment;
+pub mod ground;
+pub mod kinds;
 pub mod live;
 pub mod measure;
-pub mod reference;
-pub mod run;
+
 #[cfg(test)]
 #[path = "../tests/same_keys/mod.rs"]
 mod same_keys;

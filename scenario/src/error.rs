@@ -1,5 +1,6 @@
 //! Reasons why a scenario is refused.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
@@ -31,16 +32,27 @@ pub enum ScenarioError {
 }
 
 /// The line, from 1, of the byte at `offset`.
-pub(super) fn line_of(text: &str, offset: usize) -> usize {
+pub fn line_of(text: &str, offset: usize) -> usize {
     1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|byte| **byte == b'\n').count()
 }
 
 /// The line, from 1, of the value at a path such as `program[1].memory`; if it is missing, of the last part of the path that
 /// exists.
 pub fn line_at(text: &str, path: &str) -> usize {
-    let Ok(table) = DeTable::parse(text) else { return 1 };
+    line_of(text, walk(text, path).1.start)
+}
+
+/// Range in the text of the value at a path; None if there is none.
+pub(crate) fn span_at(text: &str, path: &str) -> Option<Range<usize>> {
+    let (is_whole, span) = walk(text, path);
+    is_whole.then_some(span)
+}
+
+/// Whether there is a value at the path, and the range of the last part of the path that exists.
+fn walk(text: &str, path: &str) -> (bool, Range<usize>) {
+    let Ok(table) = DeTable::parse(text) else { return (false, 0..0) };
     let root = DeValue::Table(table.into_inner());
-    let (mut at, mut value) = (0, &root);
+    let (mut at, mut value) = (0..0, &root);
     for step in path.split(['.', '[']) {
         let next = match (value, step.strip_suffix(']')) {
             (DeValue::Table(table), None) => {
@@ -51,10 +63,10 @@ pub fn line_at(text: &str, path: &str) -> usize {
             }
             _ => None,
         };
-        let Some(next) = next else { break };
-        (at, value) = (next.span().start, next.get_ref());
+        let Some(next) = next else { return (false, at) };
+        (at, value) = (next.span(), next.get_ref());
     }
-    line_of(text, at)
+    (true, at)
 }
 
 /// Refuses a scenario that names an unreadable file of costs; gives the line that names it.
@@ -122,7 +134,7 @@ fn names_file(field: &str, text: &str) -> bool {
 
 impl ScenarioError {
     /// The message without the place.
-    pub(super) fn message(&self) -> String {
+    pub fn message(&self) -> String {
         match self {
             Self::Read { source, .. } => source.to_string(),
             Self::Form { message, .. } | Self::Meaning { message, .. } => message.clone(),

@@ -1,181 +1,176 @@
-//! Form of a scenario file: its fields and their types. [`super::check`] checks their meaning together.
+//! Reads files: fields and their types, then the range of each number.
+//!
+//! A type that derives `Deserialize` and [`JsonSchema`] declares a file's fields once (docs/adr/0108): its names, types, defaults
+//! and `#[schemars(range(...))]` are what is read, what is refused, and what the reference says ([`crate::reference`]).
 
+use std::any::TypeId;
+use std::collections::HashMap;
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use serde::Deserialize;
+use schemars::{JsonSchema, generate::SchemaSettings};
 use serde::de::DeserializeOwned;
+use serde_json::{Map, Value as Json};
 use serde_path_to_error::{Path as FieldPath, Segment};
-use toml::Spanned;
+use toml::Value;
 
 use wave_links::words::plain;
 
-use super::error::{ScenarioError, line_of};
-use super::model::{Home, Mapping, Operation, Threads, Transport};
+use super::error::{ScenarioError, line_at, line_of};
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a table")]
-pub(super) struct RawScenario {
-    pub name: Spanned<String>,
-    pub description: Option<String>,
-    pub kind: Spanned<RawKind>,
-    pub workload: Option<RawWorkload>,
-    pub run: Option<Spanned<RawRun>>,
-    pub host: Option<RawHost>,
-    pub variant: Option<Vec<Spanned<RawVariant>>>,
-    pub crash: Option<Spanned<RawCrash>>,
-    pub enclaves: Option<Spanned<RawEnclaves>>,
-    pub chaos: Option<Spanned<RawChaos>>,
+/// Maximum number of digits of a value shown.
+const DIGITS_MAX: usize = 24;
+
+/// Text of a file, and its path.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    pub path: &'a Path,
+    pub text: &'a str,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum RawKind {
-    Load,
-    Ladder,
-    Crash,
-    Enclaves,
-    Chaos,
-}
+impl<'a> Source<'a> {
+    pub fn new(path: &'a Path, text: &'a str) -> Self {
+        Source { path, text }
+    }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a table")]
-pub(super) struct RawWorkload {
-    pub keys: Option<Spanned<u64>>,
-    pub value_bytes: Option<Spanned<u32>>,
-    pub service_us: Option<Spanned<f64>>,
-    pub classes: Option<Spanned<Vec<Spanned<RawClass>>>>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a table")]
-pub(super) struct RawClass {
-    pub name: String,
-    pub weight: Spanned<f64>,
-    pub service_us: Option<Spanned<f64>>,
-    pub operation: Option<Operation>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a table")]
-pub(super) struct RawRun {
-    pub seconds: Option<Spanned<f64>>,
-    pub warmup_seconds: Option<Spanned<f64>>,
-    pub seed: Option<u64>,
-    pub loads_per_second: Option<Spanned<Vec<Spanned<f64>>>>,
-    pub rounds: Option<Spanned<u32>>,
-    pub refine: Option<Spanned<u32>>,
-    pub search: Option<Spanned<RawSearch>>,
-    pub compare: Option<Spanned<RawCompare>>,
-    pub equal_cores: Option<Spanned<bool>>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a table")]
-pub(super) struct RawCompare {
-    pub with: Spanned<String>,
-    pub at: Option<Spanned<f64>>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a table")]
-pub(super) struct RawSearch {
-    pub low: Spanned<f64>,
-    pub high: Spanned<f64>,
-    pub probes: Option<Spanned<u32>>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a table")]
-pub(super) struct RawHost {
-    pub cores: Option<Spanned<u32>>,
-    pub max_threads: Option<Spanned<u32>>,
-    pub prestage: Option<Spanned<u32>>,
-    pub spin_us: Option<Spanned<u64>>,
-    pub machine: Option<Spanned<String>>,
-    pub threads: Option<Threads>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a table")]
-pub(super) struct RawVariant {
-    pub name: Spanned<String>,
-    pub placement: Spanned<RawPlacement>,
-    pub policy: Option<Spanned<String>>,
-    pub link: Option<Spanned<String>>,
-    pub messages: Option<Spanned<RawQueue>>,
-    pub decisions: Option<Spanned<RawQueue>>,
-    pub cores: Option<Spanned<u32>>,
-    pub prestage: Option<Spanned<u32>>,
-    pub prefetch: Option<Spanned<bool>>,
-    pub agent_ghz: Option<Spanned<f64>>,
-    pub threads: Option<Spanned<Threads>>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum RawPlacement {
-    Linux,
-    OnHost,
-    Offload,
-}
-
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a table")]
-pub(super) struct RawQueue {
-    pub transport: Option<Transport>,
-    pub home: Option<Home>,
-    pub host: Option<Mapping>,
-    pub agent: Option<Mapping>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a table")]
-pub(super) struct RawCrash {
-    pub kills: Option<Spanned<u32>>,
-    pub every_ms: Option<Spanned<u64>>,
-    pub load_per_second: Spanned<f64>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a table")]
-pub(super) struct RawEnclaves {
-    pub count: Option<Spanned<u32>>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a table")]
-pub(super) struct RawChaos {
-    pub threads: Option<Spanned<u32>>,
-}
-
-/// Parses `text` into its fields.
-pub fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, ScenarioError> {
-    let refuse = |error: &toml::de::Error, field: String| {
-        let line = error.span().map_or(1, |span| line_of(text, span.start));
-        let message = error.message();
-        // The message itself names an unknown field, but not the field of a bad value.
-        let message = match field.as_str() {
-            "" => plain(message, "a table"),
-            _ if message.starts_with("unknown field") => plain(message, "a table"),
-            _ => format!("`{field}`: {}", plain(message, "a table")),
+    /// Reads all fields, and checks the ranges of numbers.
+    ///
+    /// # Errors
+    /// An unknown or missing field, a value of another type or out of its range.
+    pub fn read<T: DeserializeOwned + JsonSchema + 'static>(&self) -> Result<T, ScenarioError> {
+        let refuse = |error: &toml::de::Error, field: String| {
+            let line = error.span().map_or(1, |span| line_of(self.text, span.start));
+            let message = error.message();
+            // The message itself names an unknown field, but not the field of a bad value.
+            let message = match field.as_str() {
+                "" => plain(message, "a table"),
+                _ if message.starts_with("unknown field") => plain(message, "a table"),
+                _ => format!("`{field}`: {}", plain(message, "a table")),
+            };
+            ScenarioError::form(self.path, line, message)
         };
-        ScenarioError::form(path, line, message)
-    };
-    let deserializer =
-        toml::Deserializer::parse(text).map_err(|error| refuse(&error, String::new()))?;
-    serde_path_to_error::deserialize(deserializer).map_err(|error| {
-        let field = field_name(error.path());
-        refuse(error.inner(), field)
-    })
+        let deserializer = toml::Deserializer::parse(self.text);
+        let deserializer = deserializer.map_err(|error| refuse(&error, String::new()))?;
+        let read = serde_path_to_error::deserialize(deserializer)
+            .map_err(|error| refuse(error.inner(), field_name(error.path())))?;
+        let table = self.text.parse::<toml::Table>().expect("this text was parsed before");
+        self.in_ranges(&schema_of::<T>(), &Value::Table(table), "", "")?;
+        Ok(read)
+    }
+
+    /// Refuses the value at `at`, such as `variant[1].cores`.
+    pub fn refuse(&self, at: &str, message: impl Into<String>) -> ScenarioError {
+        ScenarioError::meaning(self.path, line_at(self.text, at), message.into())
+    }
+
+    /// Refuses the first of these fields that the file has; `why` follows its name.
+    pub fn without(&self, fields: &[&str], why: &str) -> Result<(), ScenarioError> {
+        match fields.iter().find(|field| self.has(field)) {
+            Some(field) => {
+                let name: String = outside_brackets(field);
+                Err(self.refuse(field, format!("`{name}` {why}")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the file has a value at this path.
+    pub fn has(&self, at: &str) -> bool {
+        super::error::span_at(self.text, at).is_some()
+    }
+
+    /// Checks the numbers in `value`, which is at the path `at` and is called `name` in messages.
+    fn in_ranges(
+        &self,
+        schema: &Map<String, Json>,
+        value: &Value,
+        at: &str,
+        name: &str,
+    ) -> Result<(), ScenarioError> {
+        let join = |table: &str, field: &str| match table {
+            "" => field.to_owned(),
+            table => format!("{table}.{field}"),
+        };
+        let number = match value {
+            Value::Table(table) => {
+                return table.iter().try_for_each(|(field, value)| match property(schema, field) {
+                    Some(of) => self.in_ranges(of, value, &join(at, field), &join(name, field)),
+                    None => Ok(()),
+                });
+            }
+            Value::Array(list) => {
+                let Some(of) = schema.get("items").and_then(Json::as_object) else { return Ok(()) };
+                let each =
+                    |(index, value)| self.in_ranges(of, value, &format!("{at}[{index}]"), name);
+                return list.iter().enumerate().try_for_each(each);
+            }
+            Value::Integer(number) => *number as f64,
+            Value::Float(number) => *number,
+            _ => return Ok(()),
+        };
+        let limit = |name: &str| schema.get(name).and_then(Json::as_f64);
+        let [least, most] = [limit("minimum"), limit("maximum")];
+        let is_within =
+            least.is_none_or(|least| number >= least) && most.is_none_or(|most| number <= most);
+        if is_within && !number.is_nan() {
+            return Ok(());
+        }
+        let mut written = number.to_string();
+        if written.len() > DIGITS_MAX {
+            written.truncate(DIGITS_MAX);
+            written.push_str("...");
+        }
+        let range = range(schema);
+        let expected = if range.is_empty() { "a number" } else { &range };
+        Err(self.refuse(at, format!("`{name}` is {written}, expected {expected}")))
+    }
 }
 
-/// Path of a field in the file, like `variant[1].cores`, without what [`Spanned`] adds.
+/// `variant[1].cores` without the index.
+fn outside_brackets(path: &str) -> String {
+    path.split('[').map(|part| part.split_once(']').map_or(part, |(_, after)| after)).collect()
+}
+
+/// The schema of a type, without references to others.
+pub(crate) fn schema_of<T: JsonSchema + 'static>() -> Arc<Map<String, Json>> {
+    static KNOWN: Mutex<Option<HashMap<TypeId, Arc<Map<String, Json>>>>> = Mutex::new(None);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let make = || {
+        let settings =
+            SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
+        let schema = settings.into_generator().into_root_schema_for::<T>();
+        Arc::new(schema.as_object().cloned().unwrap_or_default())
+    };
+    Arc::clone(known.get_or_insert_default().entry(TypeId::of::<T>()).or_insert_with(make))
+}
+
+/// The schema of a field of a table; of an optional one, that of its value.
+fn property<'a>(schema: &'a Map<String, Json>, field: &str) -> Option<&'a Map<String, Json>> {
+    Some(of_value(schema.get("properties")?.get(field)?.as_object()?))
+}
+
+/// The schema of the value, if there is one.
+pub(crate) fn of_value(schema: &Map<String, Json>) -> &Map<String, Json> {
+    let any = schema.get("anyOf").and_then(Json::as_array);
+    any.and_then(|any| any.first()).and_then(Json::as_object).unwrap_or(schema)
+}
+
+/// The range of a number, in words; empty without one. A limit that only its Rust type sets is none.
+pub(crate) fn range(schema: &Map<String, Json>) -> String {
+    let limit = |name: &str| schema.get(name).and_then(Json::as_f64);
+    match (limit("minimum"), limit("maximum")) {
+        (Some(least), Some(most)) => format!("{least} to {most}"),
+        (Some(least), None) if least > 0.0 => format!("{least} or more"),
+        _ => String::new(),
+    }
+}
+
+/// Path of a field in the file, like `variant[1].cores`.
 fn field_name(path: &FieldPath) -> String {
     let mut name = String::new();
     for segment in path {
         match segment {
             Segment::Seq { index } => name.push_str(&format!("[{index}]")),
-            Segment::Map { key } if key.starts_with("$__") => {}
             Segment::Map { key } | Segment::Enum { variant: key } => {
                 if !name.is_empty() {
                     name.push('.');

@@ -1,7 +1,32 @@
 //! Parses and formats memory sizes.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 const UNITS: [(&str, u64); 5] =
     [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+
+/// A size in bytes, in files as text with a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+pub struct Size(pub u64);
+
+impl TryFrom<String> for Size {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Size, String> {
+        parse(&text).map(Size)
+    }
+}
+
+impl From<Size> for String {
+    /// Exact, with the largest unit that divides it.
+    fn from(Size(bytes): Size) -> String {
+        let whole = UNITS.iter().find(|(_, factor)| bytes % factor == 0);
+        let (unit, factor) = whole.unwrap_or(&("B", 1));
+        format!("{}{unit}", bytes / factor)
+    }
+}
 
 /// Parses a size such as `512MiB`, `4G` or `1.5GiB`; a bare number is bytes.
 pub fn parse(text: &str) -> Result<u64, String> {
@@ -60,6 +85,14 @@ mod tests {
         for text in ["", "GiB", "-1G", "1X", "0", "1e30T", "NaN"] {
             assert!(parse(text).unwrap_err().contains("512MiB"), "{text}");
         }
+    }
+
+    #[test]
+    fn size_is_the_same_after_its_text_was_parsed() {
+        for bytes in [1, 1023, 3 << 29, 3 << 30, (1 << 40) + 1] {
+            assert_eq!(Size::try_from(String::from(Size(bytes))), Ok(Size(bytes)));
+        }
+        assert_eq!(String::from(Size(3 << 30)), "3GiB");
     }
 
     #[test]

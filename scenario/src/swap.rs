@@ -1,12 +1,13 @@
 //! Swap that a run sets up for itself.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum SwapOn {
     Zram,
-    /// A file, in a folder that only root can enter.
+    // In a folder that only root can enter.
     File,
 }
 

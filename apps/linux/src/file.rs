@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use wave_core::clock::Nanos;
 use wave_links::cpus::Cpus;
@@ -10,25 +11,39 @@ use wave_sched::policies;
 
 use super::{Part, Work};
 use wave_lab::Failure;
-use wave_scenario::ScenarioError;
-use wave_scenario::error::line_at;
-use wave_scenario::file;
+use wave_scenario::{ScenarioError, Source};
 
-#[derive(Debug, Deserialize)]
+/// The smallest file of two enclaves.
+pub const EXAMPLE: &str = include_str!("example.toml");
+
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct File {
+    /// Enclaves, each with one of `command`, `pid` and `cgroup`.
     enclave: Vec<Enclave>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Enclave {
+    /// Name in results: letters, digits, `-` and `_`, distinct for each enclave.
     name: String,
+    /// CPUs of its threads, as `0-3,8`.
     cpus: String,
+    /// Policy of its agent, one of `wave policies`.
+    #[schemars(extend("x-default" = "\"fifo\""))]
     policy: Option<String>,
+    /// Time for which a thread may wait while a core is idle before the host turns the agent out.
+    #[schemars(range(min = 1, max = 60_000), extend("x-default" = "20"))]
     patience_ms: Option<u64>,
+    /// Program to start, with its arguments.
+    #[schemars(extend("x-default" = "none"))]
     command: Option<Vec<String>>,
+    /// Running process to schedule, with its children.
+    #[schemars(extend("x-default" = "none", "x-range" = "above 0"))]
     pid: Option<i32>,
+    /// Folder of a cgroup (v2) whose processes to schedule.
+    #[schemars(extend("x-default" = "none"))]
     cgroup: Option<PathBuf>,
 }
 
@@ -48,14 +63,13 @@ pub fn load(path: &Path) -> Result<Vec<Part>, Failure> {
 
 /// Parses the enclaves in `text`; `path` is its source.
 pub fn parse(path: &Path, text: &str) -> Result<Vec<Part>, ScenarioError> {
-    let file: File = file::parse(path, text)?;
+    let source = Source::new(path, text);
+    let file: File = source.read()?;
     let mut parts: Vec<Part> = Vec::new();
     for (at, enclave) in file.enclave.into_iter().enumerate() {
         let name = enclave.name.clone();
-        let refuse = |field: &str, why: String| {
-            let line = line_at(text, &format!("enclave[{at}].{field}"));
-            ScenarioError::meaning(path, line, why)
-        };
+        let refuse =
+            |field: &str, why: String| source.refuse(&format!("enclave[{at}].{field}"), why);
         let part = enclave.part();
         let part =
             part.map_err(|(field, why)| refuse(field, format!("enclave {name:?}: {why}")))?;
@@ -87,9 +101,6 @@ impl Enclave {
         };
         let policy = self.policy.unwrap_or_else(|| "fifo".to_owned());
         policies::check(&policy).map_err(|error| ("policy", error.to_string()))?;
-        if self.patience_ms.is_some_and(|ms| !(1..=60_000).contains(&ms)) {
-            return Err(("patience_ms", "expected patience_ms of 1 to 60000".into()));
-        }
         let cpus: Cpus = self.cpus.parse().map_err(|why| ("cpus", format!("cpus: {why}")))?;
         let patience = self.patience_ms.map(Nanos::from_millis);
         Ok(Part {

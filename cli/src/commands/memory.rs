@@ -17,10 +17,11 @@ use super::device::Way;
 use wave_app_memory::run::{Wanted, too_short};
 use wave_app_memory::{explain, run};
 use wave_apps::recording;
-use wave_experiments::bakeoff::medians::Medians;
-use wave_experiments::bakeoff::report::Results;
+use wave_bakeoff::medians::Medians;
+use wave_bakeoff::report::Results;
 use wave_lab::Failure;
 use wave_lab::terminal::{note, out};
+use wave_report::Report;
 use wave_scenario::size;
 
 #[derive(Args, Debug)]

@@ -30,6 +30,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use wave_agent::Registry;
+use wave_experiments::kinds::Kinds;
 use wave_lab::{policies, replay, trace};
 
 /// Schedules threads, pages out memory, steers RPCs and speaks TCP with an agent in another process, over the queues of the Wave paper.
@@ -114,6 +115,11 @@ enum Command {
     },
 }
 
+/// The kinds of experiments that `wave run` knows.
+fn kinds() -> Kinds {
+    Kinds::default().with(&wave_bakeoff::KIND)
+}
+
 impl Wave {
     /// Parses the command line. Prints an error and ends the process if it is invalid.
     pub fn read() -> Wave {
@@ -149,8 +155,8 @@ impl Wave {
             Command::Memory(args) => memory::execute(&args),
             Command::Link(args) => link::execute(&args),
             Command::Bench(args) => bench::execute(&args),
-            Command::RocksdbProcess => wave_experiments::run::memory::process::main(),
-            Command::MemoryProgram { order } => wave_experiments::bakeoff::program::main(&order),
+            Command::RocksdbProcess => wave_experiments::kinds::memory::process::main(),
+            Command::MemoryProgram { order } => wave_bakeoff::program::main(&order),
         }
     }
 }

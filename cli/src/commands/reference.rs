@@ -6,10 +6,10 @@ use std::process::ExitCode;
 
 use clap::{Args, CommandFactory};
 use wave_agent::Registry;
-use wave_experiments::reference::{Field, forms};
 use wave_lab::Failure;
 use wave_lab::terminal::note;
 use wave_links::outputs::Output;
+use wave_scenario::reference::Field;
 
 use super::{Wave, scenarios};
 
@@ -67,7 +67,7 @@ allowed values. `run.seconds` in a table below is the field `seconds` of the tab
 A file with a `kind` may have a table `[sweep]`. {SWEEP}\n",
         SWEEP = scenarios::SWEEP
     );
-    for form in forms() {
+    for form in scenarios::forms() {
         let names = scenarios::names(&form);
         let title: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
         let _ =

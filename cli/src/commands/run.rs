@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use clap::{ArgGroup, Args};
 use rustix::fs::{Access, access};
@@ -17,9 +16,7 @@ use wave_app_linux::{Part, Work};
 use wave_app_record::workload;
 use wave_apps::agent::{check_policy, policies_of};
 use wave_apps::recording;
-use wave_experiments::experiment::{self, Host, Wanted};
-use wave_experiments::run::Journal;
-use wave_experiments::run::journal::Identity;
+use wave_experiments::kinds::{self, Host, Options, Wanted};
 use wave_lab::Failure;
 use wave_lab::terminal::{note, out};
 use wave_report::Report;
@@ -201,47 +198,16 @@ fn perform(args: &RunArgs) -> Result<ExitCode, Failure> {
         }
         return run_on_kernel(args, wave_app_linux::load(file)?);
     }
-    run_experiment(args, file)
-}
-
-/// Runs an experiment and prints its results.
-fn run_experiment(args: &RunArgs, file: &Path) -> Result<ExitCode, Failure> {
-    let experiment = experiment::load(file, args.agent.as_deref())?;
     let host = if args.host == HostName::Sim { Host::Sim } else { Host::User };
     let record = args.record.as_deref();
-    let wanted = Wanted { host, quiet: args.quiet, live: args.live, record };
-    experiment.check(&wanted)?;
-    let (name, digest) = (experiment.name(), experiment.digest()?);
-    let folder = wave_report::folder(args.out(), name, host.name());
-    wave_report::check_host(&folder, host.name())?;
-    let journal = Journal::open(&folder, Identity::new(name, &digest, host.name()), args.resume)?;
-    let journal = Arc::new(journal);
-    let kept = |failure: Failure| match journal.kept() {
-        Some(kept) => failure.and(&kept),
-        None => failure,
+    let options = Options {
+        wanted: Wanted { host, quiet: args.quiet, live: args.live, record },
+        out: args.out(),
+        resume: args.resume,
+        agent: args.agent.as_deref(),
+        json: args.json,
     };
-    let report = experiment.run(&wanted, &journal).map_err(kept)?;
-    let directory = report.write(args.out()).map_err(kept)?;
-    journal.finish()?;
-    show(args, &*report, &format!("Report: {}", directory.join("report.html").display()))
-}
-
-/// Prints the tables and the folder of the files, or with `--json` the object.
-fn show(args: &RunArgs, report: &dyn Report, files: &str) -> Result<ExitCode, Failure> {
-    if args.json {
-        out!("{}", report.json()?);
-    } else {
-        out!("{}\n{files}", report.text());
-    }
-    let failed = report.failed();
-    for check in &failed {
-        note!("wave run: check failed: {check}");
-    }
-    Ok(match failed.is_empty() {
-        false => ExitCode::from(1),
-        true if !report.is_measured() => ExitCode::from(NOT_MEASURED),
-        true => ExitCode::SUCCESS,
-    })
+    kinds::run(&super::kinds(), file, &options)
 }
 
 /// The threads to run under the real kernel; `None` for a scenario or a workload.
@@ -320,8 +286,5 @@ fn replay(args: &RunArgs, file: &Path) -> Result<ExitCode, Failure> {
     let shown = (args.out(), args.quiet || args.json);
     let compared = workload::compare(file, &args.policies, args.cores, shown)?;
     let directory = compared.write(args.out())?;
-    show(args, &compared, &format!("Report: {}", directory.join("report.html").display()))
+    kinds::show(&compared, args.json, directory)
 }
-
-/// Exit code of a run without a result.
-const NOT_MEASURED: u8 = 4;

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::run::program;
 use wave_apps::machine;
-use wave_experiments::experiment::{Host, OwnAgent};
+use wave_experiments::kinds::{Host, OwnAgent};
 use wave_experiments::sweep::{self, Plan, Ran, Shard, Store, ThisMachine, Work, run_shard};
 use wave_lab::Failure;
 use wave_lab::interrupt;
@@ -72,7 +72,8 @@ pub fn execute(args: &SweepArgs) -> ExitCode {
 
 fn perform(args: &SweepArgs) -> Result<ExitCode, Failure> {
     let own = args.agent.as_deref().map(OwnAgent::new).transpose()?;
-    let Plan { manifest, jobs } = Plan::load(&args.scenario, own.as_ref(), machine::version())?;
+    let Plan { manifest, jobs } =
+        Plan::load(&super::kinds(), &args.scenario, own.as_ref(), machine::version())?;
     let store = Store::open(&args.out, &manifest)?;
     store.mark(args.shard, &args.scenario, args.agent.as_deref())?;
     let (kept, of) = (store.clone(), args.shard);

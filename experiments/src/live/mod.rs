@@ -15,7 +15,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use wave_user::Enclave;
 use wave_workloads::cpu;
 
-use crate::run::Work;
+use crate::ground::Work;
 use view::View;
 
 const POLL_EVERY: Duration = Duration::from_millis(400);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use wave_lab::Failure;
 
-use crate::experiment::{self, Host, OwnAgent, Wanted};
+use crate::kinds::{Host, Kinds, OwnAgent, Wanted};
 use wave_apps::machine::hash;
 use wave_scenario::ScenarioError;
 use wave_scenario::error::absolute_files;
@@ -29,11 +29,12 @@ pub struct ExperimentRun {
 impl ExperimentRun {
     /// Reads the scenario in `text`, whose file is `path`.
     pub(super) fn read(
+        kinds: &Kinds,
         path: &Path,
         text: &str,
         agent: Option<&OwnAgent>,
     ) -> Result<ExperimentRun, ScenarioError> {
-        let experiment = experiment::read(path, text, agent)?;
+        let experiment = kinds.read(path, text, agent)?;
         let refuse = |failure: Failure| ScenarioError::meaning(path, 1, failure.to_string());
         let wanted = |host| Wanted { host, quiet: true, live: false, record: None };
         let is_simulated = experiment.check(&wanted(Host::Sim)).is_ok();
@@ -134,14 +135,14 @@ mod tests {
         let host = |file: &str| {
             let file = folder.join(file);
             let text = std::fs::read_to_string(&file).unwrap();
-            ExperimentRun::read(&file, &text, None).unwrap_or_else(|error| panic!("{error}")).host
+            ExperimentRun::read(&Kinds::default(), &file, &text, None)
+                .unwrap_or_else(|error| panic!("{error}"))
+                .host
         };
         for file in ["rocksdb-sol.toml", "rpc-rocksdb.toml", "agent-crash.toml", "enclaves.toml"] {
             assert_eq!(host(file), Host::Sim, "{file}");
         }
-        for file in
-            ["udp-outstanding.toml", "mtg-fig2.toml", "preempt-chaos.toml", "memory-bakeoff.toml"]
-        {
+        for file in ["udp-outstanding.toml", "mtg-fig2.toml", "preempt-chaos.toml"] {
             assert_eq!(host(file), Host::User, "{file}");
         }
     }

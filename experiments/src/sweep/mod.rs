@@ -9,6 +9,7 @@
 //! In a `load` or a `ladder`, a point is one variant under one load. In all other kinds, it is the
 //! [run of an experiment](ExperimentRun).
 
+pub(crate) mod axes;
 mod experiment_run;
 mod merge;
 mod plan;
@@ -16,6 +17,8 @@ mod shard;
 mod store;
 mod this_machine;
 
+pub use axes::put_at;
+pub(crate) use axes::refuse_sweep;
 pub use experiment_run::ExperimentRun;
 pub use merge::{FILES as RESULT_FILES, Merged, Missing, merge, table};
 pub use plan::{Plan, Work};
@@ -26,7 +29,7 @@ pub use this_machine::ThisMachine;
 use serde_json::Value;
 use wave_workloads::point::Point;
 
-use wave_scenario::Scenario;
+use crate::kinds::requests::scenario::Scenario;
 
 /// Why a point could not be run; shown to the user.
 pub type RunError = Box<dyn std::error::Error + Send + Sync>;

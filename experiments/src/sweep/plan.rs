@@ -6,13 +6,15 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::axes::{Sweep, SweepAxis, parse_sweep};
 use super::experiment_run::ExperimentRun;
-use crate::experiment::{Host, OwnAgent, scenario_of};
+use crate::ground::fields::Link;
+use crate::kinds::requests::scenario::{Machine, Run, Scenario, Scheduler, Variant};
+use crate::kinds::requests::{has_points, scenario_of};
+use crate::kinds::{Host, Kinds, OwnAgent};
 use wave_apps::machine::hash;
 use wave_lab::Failure;
-use wave_scenario::{
-    self, Link, Load, Machine, Scenario, ScenarioError, Scheduler, Sweep, SweepAxis, Variant,
-};
+use wave_scenario::{ScenarioError, Source};
 
 /// Version of the files' format in a store; any other is refused.
 const FORMAT: u32 = 2;
@@ -108,28 +110,34 @@ impl Plan {
     ///
     /// # Errors
     /// [`Failure::Scenario`], with file, line and what is allowed there.
-    pub fn load(path: &Path, agent: Option<&OwnAgent>, version: &str) -> Result<Plan, Failure> {
+    pub fn load(
+        kinds: &Kinds,
+        path: &Path,
+        agent: Option<&OwnAgent>,
+        version: &str,
+    ) -> Result<Plan, Failure> {
         let text = std::fs::read_to_string(path).map_err(|error| {
             Failure::Scenario(format!("{}: cannot be read: {error}", path.display()))
         })?;
-        Plan::new(path, &text, agent, version)
+        Plan::new(kinds, path, &text, agent, version)
     }
 
     /// Makes the plan of the file's `text`; reads the files that it names.
     pub fn new(
+        kinds: &Kinds,
         path: &Path,
         text: &str,
         agent: Option<&OwnAgent>,
         version: &str,
     ) -> Result<Plan, Failure> {
         let wrong = |error: ScenarioError| Failure::Scenario(error.to_string());
-        if wave_scenario::has_points(text) {
-            let read = |text: &str| scenario_of(path, text, agent);
-            let sweep = wave_scenario::parse_sweep(path, text, &read).map_err(wrong)?;
+        if has_points(path, text) {
+            let read = |text: &str| scenario_of(Source::new(path, text), agent);
+            let sweep = parse_sweep(path, text, &read).map_err(wrong)?;
             Plan::of_points(path, text, version, &sweep)
         } else {
-            let read = |text: &str| ExperimentRun::read(path, text, agent);
-            let sweep = wave_scenario::parse_sweep(path, text, &read).map_err(wrong)?;
+            let read = |text: &str| ExperimentRun::read(kinds, path, text, agent);
+            let sweep = parse_sweep(path, text, &read).map_err(wrong)?;
             Plan::of_runs(path, text, version, sweep)
         }
     }
@@ -145,8 +153,8 @@ impl Plan {
         for expansion in &sweep.expansions {
             let expanded = &expansion.scenario;
             for variant in &expanded.variants {
-                for load in loads(&expanded.run.load) {
-                    let scenario = only(expanded, variant, &load);
+                for load in loads(&expanded.run) {
+                    let scenario = only(expanded, variant, load);
                     let id = id(&scenario, version, &mut files)?;
                     let row = row(&id, &expansion.at, &scenario);
                     if known.insert(id.clone()) {
@@ -255,19 +263,19 @@ fn is_id(text: &str) -> bool {
     text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// The loads of one variant: each on its own, or the search.
-fn loads(load: &Load) -> Vec<Load> {
-    match load {
-        Load::Each(loads) => loads.iter().map(|load| Load::Each(vec![*load])).collect(),
-        search @ Load::Search { .. } => vec![search.clone()],
+/// The loads of one variant, each on its own; None for a search.
+fn loads(run: &Run) -> Vec<Option<f64>> {
+    match run.search {
+        None => run.loads_per_second.iter().copied().map(Some).collect(),
+        Some(_) => vec![None],
     }
 }
 
-/// `scenario` with only `variant` and `load`.
-fn only(scenario: &Scenario, variant: &Variant, load: &Load) -> Scenario {
+/// `scenario` with only `variant`, and with only this load, if it is given.
+fn only(scenario: &Scenario, variant: &Variant, load: Option<f64>) -> Scenario {
     let mut only = scenario.clone();
     only.variants = vec![variant.clone()];
-    only.run.load = load.clone();
+    only.run.loads_per_second = load.into_iter().collect();
     only
 }
 
@@ -339,10 +347,7 @@ fn row(id: &str, at: &[usize], scenario: &Scenario) -> Row {
             policy: agent.map_or_else(String::new, |agent| agent.policy.clone()),
             workers: variant.host.cores,
             seed: scenario.run.seed,
-            load_per_second: match &scenario.run.load {
-                Load::Each(loads) => Some(loads[0]),
-                Load::Search { .. } => None,
-            },
+            load_per_second: scenario.run.loads_per_second.first().copied(),
         }),
     }
 }

@@ -11,10 +11,10 @@ use wave_workloads::point::{self as measured, Point};
 use super::plan::{Job, Work};
 use super::store::{Measured, Store, Stored};
 use super::{RunError, Runner};
-use crate::run::{Failure, failed_point, limits};
+use crate::ground::{Failure, failed_point, limits};
+use crate::kinds::requests::scenario::{Scenario, Search};
 use wave_lab::progress::Progress;
 use wave_lab::terminal::counted;
-use wave_scenario::{Load, Scenario};
 
 /// One of `count` parts of a sweep: the points whose number leaves `index` when divided by `count`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,9 +159,8 @@ fn measure(scenario: &Scenario, runner: &dyn Runner) -> Result<Measured, RunErro
     let run = |load: f64| -> Result<Point, RunError> {
         runner.point(scenario, 0, load, scenario.run.seed)
     };
-    let (low, high, probes) = match scenario.run.load {
-        Load::Each(ref loads) => return run(loads[0]).map(Measured::Point),
-        Load::Search { low, high, probes } => (low, high, probes),
+    let Some(Search { low, high, probes }) = scenario.run.search else {
+        return run(scenario.run.loads_per_second[0]).map(Measured::Point);
     };
     let mut error = None;
     let result = measured::search(

@@ -12,6 +12,7 @@ use wave_workloads::point::{ClassLatency, GeneratorLag, Point};
 use wave_workloads::recorder::{Latency, encode, histogram};
 
 use super::*;
+use crate::kinds::Kinds;
 use wave_lab::Failure;
 
 const TEXT: &str = r#"name = "cores"
@@ -128,7 +129,7 @@ impl Runner for Picky {
 }
 
 fn plan_of(text: &str) -> Result<Plan, Failure> {
-    Plan::new(Path::new("scenarios/cores.toml"), text, None, "1.2.3")
+    Plan::new(&Kinds::default(), Path::new("scenarios/cores.toml"), text, None, "1.2.3")
 }
 
 fn plan() -> Plan {
@@ -176,7 +177,7 @@ fn points_cover_variants_loads_and_values_and_run_once() {
 #[test]
 fn id_depends_on_configuration_seed_and_version_only() {
     let of = |path: &str, text: &str, version| {
-        Plan::new(Path::new(path), text, None, version).unwrap().manifest.points
+        Plan::new(&Kinds::default(), Path::new(path), text, None, version).unwrap().manifest.points
     };
     let ids = of("scenarios/cores.toml", TEXT, "1.2.3");
     // This form is permanent: a later version must understand a store of today.
@@ -200,13 +201,14 @@ fn cost_file_is_identified_by_its_content() {
     let text = TEXT.replace("model:mount-evans", "model:mine.toml");
     let of = |directory: &Path, costs: &str| {
         fs::write(directory.join("mine.toml"), costs).unwrap();
-        Plan::new(&directory.join("x.toml"), &text, None, "1").unwrap().manifest
+        Plan::new(&Kinds::default(), &directory.join("x.toml"), &text, None, "1").unwrap().manifest
     };
     let manifest = of(here.path(), "a");
     assert_eq!(manifest, of(there.path(), "a"));
     assert_ne!(manifest.points, of(there.path(), "b").points);
     fs::remove_file(there.path().join("mine.toml")).unwrap();
-    let refused = Plan::new(&there.path().join("x.toml"), &text, None, "1").unwrap_err();
+    let refused =
+        Plan::new(&Kinds::default(), &there.path().join("x.toml"), &text, None, "1").unwrap_err();
     assert!(refused.to_string().contains("named by the scenario"), "{refused}");
 }
 
@@ -273,7 +275,8 @@ fn a_file_of_an_experiment_is_named_by_its_absolute_path() {
                 [sweep]\n\"run.rounds\" = [1, 2]\n";
     let folder = directory();
     fs::write(folder.path().join("mine.toml"), "").unwrap();
-    let plan = Plan::new(&folder.path().join("x.toml"), text, None, "1").unwrap();
+    let plan =
+        Plan::new(&Kinds::default(), &folder.path().join("x.toml"), text, None, "1").unwrap();
     let Work::Run(run) = &plan.jobs[0].work else { panic!("not an experiment") };
     let mine = format!("model:{}", folder.path().join("mine.toml").display());
     assert!(run.text.contains(&mine), "{}", run.text);
@@ -326,7 +329,7 @@ fn a_shard_in_a_process_of_its_own() {
     let told: Vec<&str> = told.lines().collect();
     let hangs_after = std::env::var("WAVE_TEST_SWEEP_HANGS_AFTER").ok();
     let hangs_after = hangs_after.map(|points| points.parse().expect("a number"));
-    let plan = Plan::load(Path::new(told[0]), None, "1.2.3").unwrap();
+    let plan = Plan::load(&Kinds::default(), Path::new(told[0]), None, "1.2.3").unwrap();
     let runner = Formula { hangs_after, ..Formula::default() };
     let ran = run(&plan, Path::new(told[1]), told[2].parse().unwrap(), &runner);
     assert_eq!(ran.failed, []);
@@ -508,7 +511,7 @@ fn finished_sweep_has_a_table_and_an_unfinished_one_has_none() {
 fn other_sweep_in_the_same_directory_is_refused_with_advice() {
     let out = directory();
     let open = |text: &str, version: &str| {
-        let plan = Plan::new(Path::new("x.toml"), text, None, version).unwrap();
+        let plan = Plan::new(&Kinds::default(), Path::new("x.toml"), text, None, version).unwrap();
         Store::open(out.path(), &plan.manifest)
     };
     open(TEXT, "1.2.3").unwrap();

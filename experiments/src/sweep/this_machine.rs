@@ -9,9 +9,9 @@ use wave_report::Directory;
 use wave_workloads::point::Point;
 
 use super::{ExperimentRun, RunError, Runner};
-use crate::run::journal;
-use crate::run::sim::Simulated;
-use wave_scenario::Scenario;
+use crate::ground::journal;
+use crate::kinds::requests::scenario::Scenario;
+use crate::kinds::requests::sim::Simulated;
 
 /// Simulates points, each in a world of its own whose time is virtual. Runs an experiment as `wave run` does, with its
 /// files in a directory of the store.

@@ -219,7 +219,7 @@ fn switches(setup: &Setup) -> Done {
 
 pub(super) fn probe(setup: &Setup, load: &Load) -> Point {
     let outcome = experiment::serve(setup, load).expect("the paper's setups can be laid out");
-    wave_experiments::run::sim::point(load, &outcome)
+    wave_experiments::kinds::requests::sim::point(load, &outcome)
 }
 
 /// Searches for a setup's saturation from the load `low` upwards, and measures how long its GETs take below it.

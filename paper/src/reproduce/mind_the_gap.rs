@@ -201,7 +201,7 @@ fn saturation(setup: &Setup, classes: Vec<Class>, measure: Nanos) -> Done {
 
 fn probe(setup: &Setup, load: &Load) -> (Point, Outcome) {
     let outcome = experiment::serve(setup, load).expect("the paper's setups can be laid out");
-    (wave_experiments::run::sim::point(load, &outcome), outcome)
+    (wave_experiments::kinds::requests::sim::point(load, &outcome), outcome)
 }
 
 /// The share of their time that workers wait for requests, and the wait per request in nanoseconds: the time left after

@@ -121,7 +121,10 @@ pub(crate) fn probe_of(group: &str, id: &str, per_second: f64) -> (Point, f64) {
     let load = paper::gets_and_ranges(per_second, paper::overhead(&setup.scheduler));
     let found = rpc::serve(&setup, &load).expect("the paper's setups can be laid out");
     let agents = found.outcome.usage.agent.0 + found.stack_time.0;
-    (wave_experiments::run::sim::point(&load, &found.outcome), agents as f64 / load.end().0 as f64)
+    (
+        wave_experiments::kinds::requests::sim::point(&load, &found.outcome),
+        agents as f64 / load.end().0 as f64,
+    )
 }
 
 /// The saturation of a setup, counted over `length` times 200 ms.
@@ -148,7 +151,7 @@ fn probe(setup: &RpcSetup, overhead: Nanos, per_second: f64, length: u64) -> (Po
     load.measure = Nanos(load.measure.0 * length);
     let found = rpc::serve(setup, &load).expect("the paper's setups can be laid out");
     let busy = [found.outcome.agent_busy(), found.stack_busy];
-    (wave_experiments::run::sim::point(&load, &found.outcome), busy)
+    (wave_experiments::kinds::requests::sim::point(&load, &found.outcome), busy)
 }
 
 fn saturation_of_gets(setup: &RpcSetup) -> Done {
@@ -156,7 +159,7 @@ fn saturation_of_gets(setup: &RpcSetup) -> Done {
     let run = |per_second: f64| {
         let load = paper::gets(per_second, overhead);
         let found = rpc::serve(setup, &load).expect("the paper's setups can be laid out");
-        wave_experiments::run::sim::point(&load, &found.outcome)
+        wave_experiments::kinds::requests::sim::point(&load, &found.outcome)
     };
     search(run, LOW_GETS)
 }

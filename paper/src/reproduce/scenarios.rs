@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use wave_core::link::Transport;
-use wave_experiments::experiment::{Host, Wanted, load};
-use wave_experiments::run::Journal;
+use wave_experiments::ground::Journal;
+use wave_experiments::kinds::{Host, Kinds, Wanted};
 
 use super::{placements, sol};
 
@@ -15,7 +15,7 @@ fn simulated(text: &str) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let file: PathBuf = folder.path().join("small.toml");
     std::fs::write(&file, text).unwrap();
-    let experiment = load(&file, None).unwrap();
+    let experiment = Kinds::default().load(&file, None).unwrap();
     let wanted = Wanted { host: Host::Sim, quiet: true, live: false, record: None };
     let report = experiment.run(&wanted, &Arc::new(Journal::none())).unwrap();
     assert!(report.failed().is_empty(), "{:?}", report.failed());

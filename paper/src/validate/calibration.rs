@@ -8,10 +8,10 @@ use wave_sim::machine::{Machine, SafePoints, SharedCpu};
 use wave_workloads::point::Point;
 
 use super::model::{Model, cost, figure, tenths};
-use wave_experiments::run::probe::{Bench, Native, gaps};
-use wave_experiments::run::sim::Simulated;
+use wave_experiments::kinds::requests::probe::{Bench, Native, gaps};
+use wave_experiments::kinds::requests::scenario::{Scenario, Variant};
+use wave_experiments::kinds::requests::sim::Simulated;
 use wave_lab::Failure;
-use wave_scenario::{Scenario, Variant};
 
 /// Service time in all of calibration. No held-out point uses it.
 pub const SERVICE_US: f64 = 8.0;
@@ -81,7 +81,9 @@ impl Subjects {
         let scenario = native.scenario(SERVICE_US, 0.1, 0.02, seed);
         let staged = scenario.variants[0].clone();
         let mut unstaged = staged.clone();
-        if let wave_scenario::Scheduler::Agent(agent) = &mut unstaged.scheduler {
+        if let wave_experiments::kinds::requests::scenario::Scheduler::Agent(agent) =
+            &mut unstaged.scheduler
+        {
             (agent.prestage, agent.prefetch) = (0, false);
         }
         Subjects { scenario, staged, unstaged }

@@ -7,10 +7,11 @@ use wave_workloads::point::{self, Limits, Point};
 
 use super::calibration::{SERVICE_US, quantiles};
 use super::model::Model;
-use wave_experiments::run::probe::Native;
-use wave_experiments::run::rounds::{At, Curves, Rounds};
+use wave_experiments::ground::fields::Trials;
+use wave_experiments::ground::rounds::{At, Curves, Rounds};
+use wave_experiments::kinds::requests::probe::Native;
+use wave_experiments::kinds::requests::scenario::{Scenario, Scheduler, Variant};
 use wave_lab::Failure;
-use wave_scenario::{Scenario, Scheduler, Trials, Variant};
 
 /// Lengths of a trial: what is counted, and the warm-up before it.
 const SECONDS: f64 = 0.05;
@@ -166,9 +167,11 @@ impl HeldOut {
 
     /// Saturation if nothing but the service took time: start of the first search.
     fn ideal(&self) -> f64 {
-        let classes = &self.scenario.workload.classes;
+        let workload = &self.scenario.workload;
+        let classes = &workload.classes;
         let total: f64 = classes.iter().map(|class| class.weight).sum();
-        let busy_us: f64 = classes.iter().map(|class| class.weight * class.service_us).sum();
+        let busy_us: f64 =
+            classes.iter().map(|class| class.weight * workload.service_us(class)).sum();
         1e6 * total / busy_us
     }
 
@@ -197,7 +200,7 @@ impl HeldOut {
                 });
                 run.unwrap_or_else(|error| {
                     failure.get_or_insert(error);
-                    wave_experiments::run::failed_point(per_second)
+                    wave_experiments::ground::failed_point(per_second)
                 })
             };
             let (low, high) = (RANGE.0 * around, RANGE.1 * around);

@@ -12,7 +12,7 @@ use wave_workloads::cpu::monotonic_ns;
 
 use super::Runner;
 use wave_app_record::record::{self, Recording};
-use wave_experiments::run::rounds::over_rounds;
+use wave_experiments::ground::rounds::over_rounds;
 use wave_report::model::Figure;
 
 /// Three pipelines of about a third of a second of CPU time each.

@@ -22,11 +22,11 @@ pub use model::Model;
 
 use calibration::Subjects;
 use held_out::HeldOut;
-use wave_experiments::run::probe::Native;
-use wave_experiments::run::rounds::Machine;
+use wave_experiments::ground::rounds::Machine;
+use wave_experiments::kinds::requests::probe::Native;
+use wave_experiments::kinds::requests::scenario::Scenario;
 use wave_lab::progress::Progress;
 use wave_lab::{Failure, interrupt};
-use wave_scenario::Scenario;
 
 /// Seed of every random stream.
 const SEED: u64 = 1;

@@ -10,9 +10,10 @@ use wave_sim::requests::Arrival;
 use wave_workloads::arrivals::Load;
 use wave_workloads::point::Point;
 
-use wave_experiments::run::sim::{Simulated, point};
+use wave_experiments::ground::fields::Link;
+use wave_experiments::kinds::requests::scenario::{Scenario, Variant};
+use wave_experiments::kinds::requests::sim::{Simulated, point};
 use wave_lab::Failure;
-use wave_scenario::{Link, Scenario, Variant};
 
 /// Calibrated model of this machine.
 #[derive(Clone, Debug)]

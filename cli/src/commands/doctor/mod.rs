@@ -19,7 +19,7 @@ use wave_workloads::rocksdb::Database;
 
 use remedies::Remedies;
 use wave_apps::machine;
-use wave_experiments::run::seating;
+use wave_experiments::ground::seating;
 use wave_lab::terminal::{counted, out};
 use wave_scenario::size;
 
