@@ -38,6 +38,28 @@ use wave_sched::wire::{Event, Kind};
 use wave_experiments::measure::{ns_per, pin, two_cpus};
 
 use crate::SEED;
+use crate::bench::Better::{Higher, Lower};
+use crate::bench::{Bench, Figure, without_arguments};
+
+pub static BENCH: Bench = Bench {
+    name: "agent",
+    about: "Decisions of an agent for 15 cores, against a dispatcher's loop over slots, as in Shinjuku",
+    help: "",
+    figures: &[
+        Figure::of("decisions_ratio_vs_slot_loop")
+            .measured("decisions per second for 15 emulated cores / a slot loop's"),
+        Figure::of("decisions_per_second.p50").compared(Higher).measured("decisions per second"),
+        Figure::of("prestage_latency_ratio")
+            .measured("event to next decision, without / with prestaging"),
+        Figure::of("event_to_decision_prestaged_ns.p50").compared(Lower),
+        Figure::of("event_to_decision_unstaged_ns.p50").compared(Lower),
+        Figure::peer("slot_loop_per_second.p50").compared(Higher),
+    ],
+    short: &[],
+    has_two_cpus: true,
+    arguments: without_arguments,
+    run: |_, _| agent(),
+};
 
 const CORES: u16 = 15;
 const THREADS: u32 = 256;

@@ -29,7 +29,52 @@ use wave_workloads::cpu;
 use wave_compare::{PerRound, in_turns, quantile};
 
 use crate::SEED;
+use crate::bench::{Bench, arguments};
+use clap::Args;
 use wave_apps::agent::AgentProcess;
+
+pub static BENCH: Bench = Bench {
+    name: "kernel",
+    about: "Wake-ups of threads that an agent schedules through sched_ext, against the kernel's EEVDF",
+    help: "Messengers wake workers, as in schbench, on all CPUs except the last, which is the agent's: under
+an agent with the policy fifo, and under EEVDF. Times are in microseconds, medians over
+the chunks of each chunk's p50 and p99.
+
+  wakeup_ratio_vs_eevdf    Wave's p50 divided by EEVDF's
+  wakeup_us                from just before the waking system call to the thread's first instruction
+  message_to_decision_us   from a thread's enqueueing, which sends the message, to a core's switch to it,
+                           which commits the decision; for a single thread on all cores
+
+The bench needs root and Linux 6.13 or later with sched_ext. In a virtual machine without KVM it runs with
+--patience 5000, but the times mean nothing.
+
+Examples:
+  sudo wave bench kernel
+  sudo wave bench kernel --json | jq .wakeup_ratio_vs_eevdf
+
+Exit codes: 0 it was measured; 3 this machine cannot run it (the message says why).",
+    figures: &[
+
+    ],
+    short: &[],
+    has_two_cpus: false,
+    arguments: KernelArgs::augment_args,
+    run: |matches, _| {
+        let KernelArgs { chunks, patience } = arguments(matches)?;
+        kernel(chunks, patience.map(Nanos::from_millis))
+    },
+};
+
+#[derive(Args, Debug)]
+struct KernelArgs {
+    /// Number of chunks to measure of each; one more warms up.
+    #[arg(long, value_name = "N", default_value_t = 21, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    chunks: u32,
+    /// Milliseconds that a thread may wait for a decision while a core is idle; then the agent is ejected and
+    /// the bench fails [default: 20].
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    patience: Option<u64>,
+}
 
 const POLICY: &str = "fifo";
 const MESSENGERS: usize = 2;

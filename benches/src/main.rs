@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod bench;
 mod commands;
 mod hostile;
 mod kernel;
@@ -19,11 +20,27 @@ mod sol;
 mod switch;
 mod udp;
 
-use clap::Parser;
+use bench::Bench;
 
 /// Seed of loads, of models, and of the random order of rows within a round.
 const SEED: u64 = 1;
 
+/// All benches, in the order of `wave bench --help`.
+const BENCHES: &[&Bench] = &[
+    &queue::BENCH,
+    &agent::BENCH,
+    &switch::BENCH,
+    &preempt::BENCH,
+    &sim::BENCH,
+    &sol::BENCH,
+    &rpc::BENCH,
+    &udp::BENCH,
+    &hostile::BENCH,
+    &payload::BENCH,
+    &payload::CHECKSUMS,
+    &kernel::BENCH,
+];
+
 fn main() -> std::process::ExitCode {
-    commands::Bench::parse().execute()
+    commands::execute(&commands::command().get_matches())
 }

@@ -35,6 +35,63 @@ use wave_experiments::measure::{pin, two_cpus};
 use wave_lab::progress::Progress;
 
 use crate::SEED;
+use crate::bench::{Bench, arguments};
+use clap::Args;
+
+pub static CHECKSUMS: Bench = Bench {
+    name: "checksums",
+    about: "RPC messages with checksums, against the same without",
+    help: "Like `wave bench payload`, over shm and with the extents that hosts use: with a checksum on each frame in both directions
+(wave serve kv --checksums), and without.
+
+  SIZE: plain_ns, checked_ns   nanoseconds per message, both ways, host and agent together, medians over chunks
+  ratio                        checked_ns divided by plain_ns (below 1.1: checksums cost less than a tenth)
+
+Example:
+  wave bench checksums
+
+Exit codes: 0 measured; 3 this machine cannot run the bench (the message says why).",
+    figures: &[
+
+    ],
+    short: &[],
+    has_two_cpus: true,
+    arguments: PayloadArgs::augment_args,
+    run: |matches, quiet| checksums(arguments::<PayloadArgs>(matches)?.chunks, quiet),
+};
+
+pub static BENCH: Bench = Bench {
+    name: "payload",
+    about: "Large RPC messages in extents, against the same in a queue's entries",
+    help: "A call's message of 64 bytes to 1 MiB goes from the agent's dispatcher to a worker and back: in entries
+of 56 bytes, and in extents that the link's engine copies. Host and agent have a CPU each and take turns; neither is
+charged for waiting. Over shm, a cost is time on the clock, and the sender copies. Over mount-evans, with queues
+homed on the NIC, a cost is the modelled link's charge to the side's CPU, without the software's time.
+
+  SIZE: host, agent, both      nanoseconds per message, both ways, medians over chunks; ratio is entries divided by extents
+                               (above 1: extents are cheaper)
+  host_pays_from_bytes         from this size on, extents are cheaper for the host; null if they never are
+
+Examples:
+  wave bench payload
+  wave bench payload --json | jq '.\"mount-evans\".\"65536\".host'
+
+Exit codes: 0 measured; 3 this machine cannot run the bench (the message says why).",
+    figures: &[
+
+    ],
+    short: &[],
+    has_two_cpus: true,
+    arguments: PayloadArgs::augment_args,
+    run: |matches, quiet| payload(arguments::<PayloadArgs>(matches)?.chunks, quiet),
+};
+
+#[derive(Args, Debug)]
+struct PayloadArgs {
+    /// Number of chunks to measure of each; one more warms up.
+    #[arg(long, value_name = "N", default_value_t = 21, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    chunks: u32,
+}
 
 const SIZES: [usize; 10] =
     [64, 128, 256, 512, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];

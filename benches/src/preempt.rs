@@ -21,6 +21,28 @@ use wave_workloads::rocksdb::Database;
 use wave_workloads::signal;
 
 use crate::SEED;
+use crate::bench::{Bench, Figure, without_arguments};
+
+pub static BENCH: Bench = Bench {
+    name: "preempt",
+    about: "Preemption at safe points and of kernel-level threads, against the delivery of a signal to its handler",
+    help: "safe_point_ns, klt_ns: from before the agent's request until the core has the thread back; signal_ns: from
+tgkill(2) to the handler. safe_point_vs_signal_ratio is signal over safe point (higher is better),
+klt_vs_signal_ratio kernel-level thread over signal (lower is better). range_growth_*: how much more core
+time a scan of RocksDB takes that is preempted every 30 us at safe points (ult), or every 100 us on a
+kernel-level thread (klt), as a share: 0.01 is 1%. idle_overhead: how much longer a scan takes with a safe
+point after each key and nothing to preempt, as a share. If p5 and p95 are far apart, something else used the
+CPUs: run again.",
+    figures: &[
+        Figure::of("safe_point_vs_signal_ratio").measured("signal to its handler / preemption at a safe point"),
+        Figure::of("klt_vs_signal_ratio").measured("preemption of a kernel-level thread / signal to its handler"),
+        Figure::of("idle_overhead").measured("a safe point that preempts nothing, of a scan's time"),
+    ],
+    short: &[],
+    has_two_cpus: true,
+    arguments: without_arguments,
+    run: |_, _| preempt(),
+};
 
 const CHUNKS: usize = 21;
 /// Number of preemptions and of signals in a chunk.

@@ -26,7 +26,45 @@ use wave_links::socket::{Connection, Listener, Offer};
 use wave_links::{Memory, places};
 
 use crate::SEED;
+use crate::bench::Better::{Higher, Lower};
+use crate::bench::{Bench, Figure, without_arguments};
 use crate::line::{PingPong, Sent};
+
+pub static BENCH: Bench = Bench {
+    name: "queue",
+    about: "The queue between two processes, against rtrb between two threads",
+    help: "Entries of 64 bytes in rings of 1,024, unbatched.
+
+  oneway_ratio_vs_rtrb      half of a round trip through two queues, divided by rtrb's (lower is better)
+  throughput_ratio_vs_rtrb  entries pushed per second, divided by rtrb's (higher is better)
+  line_ping_pong_ns         one way of one word in one line between the same CPUs, for comparison
+  ring_ping_pong_ns         the same for 64 bytes, each time in the next line of a ring
+  oneway_account_ns         parts of an entry's time: the line, the ring's other lines, and the queue itself; if these
+                            vary between chunks, a part may come out negative
+  cpus                      the two CPUs, and their distance as the system reports it: near (they share their last-level
+                            cache), far (they share none), other (threads of one core, or a virtual machine, whose CPUs
+                            may move: use line_ping_pong_ns instead)
+
+Examples:
+  wave bench queue
+  wave bench queue --json | jq '.oneway_ratio_vs_line, .oneway_account_ns, .cpus'",
+    figures: &[
+        Figure::of("oneway_ratio_vs_rtrb").measured("one way of a 64-byte entry between processes / rtrb between threads"),
+        Figure::of("oneway_ratio_vs_line").measured("the same / one bare line between the same CPUs"),
+        Figure::of("oneway_ns.p50").compared(Lower).measured("one way of an entry, ns"),
+        Figure::of("oneway_account_ns.line").measured("of that: one bare line, ns"),
+        Figure::of("oneway_account_ns.ring_of_entries").measured("of that: 64 bytes in the next line of a ring instead, ns more"),
+        Figure::of("oneway_account_ns.queue").measured("of that: the queue's own, ns"),
+        Figure::of("throughput_ratio_vs_rtrb").measured("entries pushed per second / rtrb's"),
+        Figure::of("pushes_per_second.p50").compared(Higher),
+        Figure::peer("rtrb_oneway_ns.p50").compared(Lower),
+        Figure::peer("rtrb_pushes_per_second.p50").compared(Higher),
+    ],
+    short: &[],
+    has_two_cpus: true,
+    arguments: without_arguments,
+    run: |_, _| queue(),
+};
 
 const ENTRIES: u32 = 1024;
 const LINES: u32 = 2 * (ENTRIES + 1);

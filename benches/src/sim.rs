@@ -33,6 +33,39 @@ use wave_compare::{PerRound, in_turns};
 use wave_experiments::measure::pin;
 
 use crate::SEED;
+use crate::bench::Better::{Higher, Lower};
+use crate::bench::{Bench, Figure, without_arguments};
+
+pub static BENCH: Bench = Bench {
+    name: "sim",
+    about: "The simulator's event queue, against nexosim",
+    help: "An M/M/c queue at 0.9 of its capacity, two events per job.
+
+  events_per_second              events of the bare queue per second of CPU time, with 16 servers; ratio_vs_nexosim is the ratio to nexosim
+  world_events_per_second        tasks resumed per second of CPU time in a simulated host of 16 cores with its agent, queues and
+                                 link (the ladder's last rung): the speed of `wave sweep` and `wave fuzz`
+  world_ratio_vs_bare_queue      world_events_per_second divided by events_per_second, of medians
+  ladder_cpu_seconds_per_second  CPU time of a simulated second of that host
+  erlang_c_within_ci             whether the mean wait agrees with Erlang's formula
+
+Examples:
+  wave bench sim
+  wave bench sim --json | jq '.ratio_vs_nexosim, .world_events_per_second'",
+    figures: &[
+        Figure::of("ratio_vs_nexosim").measured("events per second of the bare queue / nexosim's"),
+        Figure::of("events_per_second").measured("events per second of the bare queue"),
+        Figure::of("world_events_per_second").measured("tasks resumed per second in a simulated host of 16 cores"),
+        Figure::of("ladder_cpu_seconds_per_second").compared(Lower).measured("CPU seconds for a simulated second of that host"),
+        Figure::of("events_per_second_c16.p50").compared(Higher),
+        Figure::of("events_per_second_c1024.p50").compared(Higher),
+        Figure::peer("nexosim_events_per_second_c16.p50").compared(Higher),
+        Figure::peer("nexosim_events_per_second_c1024.p50").compared(Higher),
+    ],
+    short: &[],
+    has_two_cpus: false,
+    arguments: without_arguments,
+    run: |_, _| sim(),
+};
 
 /// Load as a share of a station's capacity.
 const LOAD: f64 = 0.9;

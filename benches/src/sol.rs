@@ -8,6 +8,8 @@
 //! A separate run, with periods that change and batches that move, checks that dividing the strips changes nothing.
 //! The distance of fast draws from the distribution is measured over the shapes that SOL can reach.
 
+use crate::bench::Better::Lower;
+use crate::bench::{Bench, Figure, without_arguments};
 use rand::SeedableRng;
 use rand_distr::{Beta, Distribution};
 use rand_pcg::Pcg64Mcg;
@@ -21,6 +23,42 @@ use wave_memory::beta::{Sampling, ks_distance};
 use wave_memory::policies::sol::{HOT_SHARE, KEPT, Settings, Sol, TRIALS};
 use wave_memory::policies::{Explanation, Tiered, Tiering};
 use wave_memory::wire::STRIP_BATCHES;
+
+pub static BENCH: Bench = Bench {
+    name: "sol",
+    about: "An iteration of SOL over 100 GiB, against a plain loop with rand_distr",
+    help: "Each of 409,600 batches of 256 KiB is due.
+
+  iteration_ms_100gib        on one core, with approximate, fast draws (fast_ms: p5, p50, p95)
+  ratio_vs_rand_distr        a plain loop with rand_distr's Beta, divided by that (higher is better)
+  exact_ms, rand_distr_ms    SOL with exact draws; the plain loop
+  two_cores                  the strips divided between two threads, from the first start to the last end
+  identical_however_divided  whether decisions and beliefs are the same for 1, 2 and 3 parts: checked
+  ks_distance                largest distance of fast draws from the Beta distribution (ks: where; and that of
+                             exact draws, which is the error of this number of draws)
+  state_bytes_per_batch      size of the policy's state
+
+Examples:
+  wave bench sol
+  wave bench sol --json | jq '.iteration_ms_100gib, .ratio_vs_rand_distr, .ks_distance'",
+    figures: &[
+        Figure::of("ratio_vs_rand_distr").measured("a plain loop with rand_distr's Beta / an iteration of SOL"),
+        Figure::of("exact_ratio_vs_rand_distr").measured("the same / SOL with exact draws"),
+        Figure::of("iteration_ms_100gib").measured("an iteration over 100 GiB, ms"),
+        Figure::of("two_cores.fast_speedup").measured("iterations of SOL on two cores / on one, fast draws"),
+        Figure::of("fast_ms.p50").compared(Lower),
+        Figure::of("exact_ms.p50").compared(Lower),
+        Figure::of("two_cores.fast_ms.p50").compared(Lower),
+        Figure::of("two_cores.exact_ms.p50").compared(Lower),
+        Figure::of("state_bytes_per_batch").compared(Lower),
+        Figure::of("ks_distance").compared(Lower),
+        Figure::peer("rand_distr_ms.p50").compared(Lower),
+    ],
+    short: &[],
+    has_two_cpus: true,
+    arguments: without_arguments,
+    run: |_, quiet| sol(quiet),
+};
 
 /// Numbers of parts into which the strips are divided for the check, and the number of its iterations.
 const DIVISIONS: [u32; 3] = [1, 2, 3];

@@ -18,6 +18,25 @@ use wave_user::{Enclave, Mode, Options};
 use wave_experiments::measure::{pin, two_cpus};
 
 use crate::SEED;
+use crate::bench::Better::Lower;
+use crate::bench::{Bench, Figure, without_arguments};
+
+pub static BENCH: Bench = Bench {
+    name: "switch",
+    about: "A yield that an agent decides on, against a futex handoff between two threads",
+    help: "",
+    figures: &[
+        Figure::of("yield_vs_futex_ratio")
+            .measured("futex handoff / a yield that the agent decides"),
+        Figure::of("yield_ns.p50").compared(Lower).measured("a yield, ns"),
+        Figure::of("instructions_per_switch").compared(Lower),
+        Figure::peer("futex_handoff_ns.p50").compared(Lower),
+    ],
+    short: &[],
+    has_two_cpus: true,
+    arguments: without_arguments,
+    run: |_, _| switch(),
+};
 
 const THREADS: u64 = 128;
 const YIELDS: u64 = 2_000;

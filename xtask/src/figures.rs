@@ -2,10 +2,12 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 use serde_json::Value;
 
+use crate::bench::figures::{self, Figure};
 use crate::cargo;
 
 pub const USAGE: &str = "usage: cargo xtask figures [RUNS]          run each bench RUNS times (3) on this machine, which \
@@ -15,155 +17,6 @@ pub const USAGE: &str = "usage: cargo xtask figures [RUNS]          run each ben
 const RUNS: usize = 3;
 const RUNS_MAX: usize = 100;
 const TABLE: &str = "docs/measured.md";
-
-/// A bench, and the figures that the table shows of its JSON object.
-struct Bench {
-    name: &'static str,
-    figures: &'static [Figure],
-}
-
-/// A figure's label, and its key in the object.
-struct Figure(&'static str, &'static str);
-
-const BENCHES: &[Bench] = &[
-    Bench {
-        name: "queue",
-        figures: &[
-            Figure(
-                "one way of a 64-byte entry between processes / rtrb between threads",
-                "oneway_ratio_vs_rtrb",
-            ),
-            Figure("the same / one bare line between the same CPUs", "oneway_ratio_vs_line"),
-            Figure("one way of an entry, ns", "oneway_ns.p50"),
-            Figure("of that: one bare line, ns", "oneway_account_ns.line"),
-            Figure(
-                "of that: 64 bytes in the next line of a ring instead, ns more",
-                "oneway_account_ns.ring_of_entries",
-            ),
-            Figure("of that: the queue's own, ns", "oneway_account_ns.queue"),
-            Figure("entries pushed per second / rtrb's", "throughput_ratio_vs_rtrb"),
-        ],
-    },
-    Bench {
-        name: "agent",
-        figures: &[
-            Figure(
-                "decisions per second for 15 emulated cores / a slot loop's",
-                "decisions_ratio_vs_slot_loop",
-            ),
-            Figure("decisions per second", "decisions_per_second.p50"),
-            Figure("event to next decision, without / with prestaging", "prestage_latency_ratio"),
-        ],
-    },
-    Bench {
-        name: "switch",
-        figures: &[
-            Figure("futex handoff / a yield that the agent decides", "yield_vs_futex_ratio"),
-            Figure("a yield, ns", "yield_ns.p50"),
-        ],
-    },
-    Bench {
-        name: "preempt",
-        figures: &[
-            Figure(
-                "signal to its handler / preemption at a safe point",
-                "safe_point_vs_signal_ratio",
-            ),
-            Figure(
-                "preemption of a kernel-level thread / signal to its handler",
-                "klt_vs_signal_ratio",
-            ),
-            Figure("a safe point that preempts nothing, of a scan's time", "idle_overhead"),
-        ],
-    },
-    Bench {
-        name: "sim",
-        figures: &[
-            Figure("events per second of the bare queue / nexosim's", "ratio_vs_nexosim"),
-            Figure("events per second of the bare queue", "events_per_second"),
-            Figure(
-                "tasks resumed per second in a simulated host of 16 cores",
-                "world_events_per_second",
-            ),
-            Figure(
-                "CPU seconds for a simulated second of that host",
-                "ladder_cpu_seconds_per_second",
-            ),
-        ],
-    },
-    Bench {
-        name: "sol",
-        figures: &[
-            Figure(
-                "a plain loop with rand_distr's Beta / an iteration of SOL",
-                "ratio_vs_rand_distr",
-            ),
-            Figure("the same / SOL with exact draws", "exact_ratio_vs_rand_distr"),
-            Figure("an iteration over 100 GiB, ms", "iteration_ms_100gib"),
-            Figure("iterations of SOL on two cores / on one, fast draws", "two_cores.fast_speedup"),
-        ],
-    },
-    Bench {
-        name: "rpc",
-        figures: &[
-            Figure(
-                "CPU time of worker and agent with default options, polling included / tonic: 1,000 calls/s",
-                "total_cpu_with_polling_ratio.1000",
-            ),
-            Figure("the same: 10,000 calls/s", "total_cpu_with_polling_ratio.10000"),
-            Figure("the same: 50,000 calls/s", "total_cpu_with_polling_ratio.50000"),
-            Figure(
-                "CPU time of the worker, waiting included / tonic: 1,000 calls/s",
-                "host_cpu_with_waiting_ratio_vs_tonic.1000",
-            ),
-            Figure("the same: 10,000 calls/s", "host_cpu_with_waiting_ratio_vs_tonic.10000"),
-            Figure("the same: 50,000 calls/s", "host_cpu_with_waiting_ratio_vs_tonic.50000"),
-            Figure(
-                "p50 / that of a worker that polls (favourable with two CPUs): 1,000 calls/s",
-                "p50_ratio_vs_polling.1000",
-            ),
-            Figure("the same: 10,000 calls/s", "p50_ratio_vs_polling.10000"),
-            Figure("the same: 50,000 calls/s", "p50_ratio_vs_polling.50000"),
-            Figure("p50 with default options / tonic's: 1,000 calls/s", "p50_ratio_vs_tonic.1000"),
-            Figure("the same: 10,000 calls/s", "p50_ratio_vs_tonic.10000"),
-            Figure("the same: 50,000 calls/s", "p50_ratio_vs_tonic.50000"),
-            Figure(
-                "CPU time of a worker that polls / tonic: 10,000 calls/s",
-                "host_cpu_with_polling_ratio_vs_tonic.10000",
-            ),
-            Figure(
-                "CPU time of the agent per call / tonic's, 4 connections of 16 streams",
-                "front_ratio_vs_tonic",
-            ),
-            Figure(
-                "CPU time of worker and agent per call, polling included / tonic's, the same calls",
-                "total_cpu_ratio_with_polling",
-            ),
-            Figure(
-                "calls per second where all of a server has one CPU / tonic",
-                "throughput_ratio_vs_tonic",
-            ),
-        ],
-    },
-    Bench {
-        name: "udp",
-        figures: &[
-            Figure(
-                "CPU time of the front per datagram, in bursts of 32 / a bare echo's by recvmmsg and sendmmsg",
-                "front_cpu_ratio_vs_bare_recvmmsg_echo",
-            ),
-            Figure(
-                "the same, with 64 requests under way",
-                "front_cpu_ratio_vs_bare_recvmmsg_echo_closed",
-            ),
-            Figure(
-                "CPU time of the front per request / the front for gRPC, 16 under way on each of 4 connections",
-                "front_cpu_ratio_vs_grpc",
-            ),
-            Figure("the same, 1 on each of 8 connections", "front_cpu_ratio_vs_grpc_8x1"),
-        ],
-    },
-];
 
 /// Runs `cargo xtask figures`.
 pub fn main(arguments: &[String]) -> ExitCode {
@@ -190,7 +43,13 @@ fn measured(runs: usize) -> Result<(), String> {
     let wave = cargo::built("wave", &["build", "--release", "--package", "wave-bench"])?;
     let mut text = String::new();
     let mut lines_ns = Vec::new();
-    for Bench { name, figures } in BENCHES {
+    for bench in figures::of_program(Path::new(&wave))? {
+        let labelled = |figure: &Figure| Some((figure.label.clone()?, figure.key.clone()));
+        let figures: Vec<_> = bench.figures.iter().filter_map(labelled).collect();
+        if figures.is_empty() {
+            continue;
+        }
+        let name = &bench.name;
         let mut found = Vec::new();
         for run in 1..=runs {
             eprintln!("figures: wave bench {name}, {run} of {runs}");
@@ -198,7 +57,7 @@ fn measured(runs: usize) -> Result<(), String> {
             lines_ns.extend(number(&object, "cpus.line_ping_pong_ns.p50"));
             found.push(object);
         }
-        text += &table(name, figures, &found)?;
+        text += &table(name, &figures, &found)?;
     }
     let heading = heading(&wave, runs, &lines_ns)?;
     let path = cargo::workspace().join(TABLE);
@@ -236,13 +95,13 @@ fn heading(wave: &str, runs: usize, lines_ns: &[f64]) -> Result<String, String> 
     ))
 }
 
-fn table(name: &str, figures: &[Figure], runs: &[Value]) -> Result<String, String> {
+fn table(name: &str, figures: &[(String, String)], runs: &[Value]) -> Result<String, String> {
     let mut text = format!("\n## `wave bench {name}`\n\n");
     if let Some(peer) = runs[0]["peer"].as_str() {
         let _ = writeln!(text, "Peer: {peer}.\n");
     }
     text += "| figure | median | range |\n| --- | --- | --- |\n";
-    for Figure(what, key) in figures {
+    for (what, key) in figures {
         let values: Option<Vec<f64>> = runs.iter().map(|run| number(run, key)).collect();
         let values = values.ok_or_else(|| format!("wave bench {name} has no {key}"))?;
         let [low, middle, high] = spread(&values);
@@ -296,10 +155,10 @@ mod unit_tests {
     #[test]
     fn a_table_has_the_median_and_the_range_of_the_runs() {
         let runs = [3.0, 1.0, 2.5].map(|ratio| json!({ "peer": "rtrb", "of": { "ratio": ratio } }));
-        let text = table("queue", &[Figure("one way", "of.ratio")], &runs).unwrap();
+        let text = table("queue", &[("one way".into(), "of.ratio".into())], &runs).unwrap();
         assert!(text.contains("Peer: rtrb."), "{text}");
         assert!(text.ends_with("| one way | 2.50 | 1.00 to 3.00 |\n"), "{text}");
-        let missing = table("queue", &[Figure("one way", "ratio")], &runs).unwrap_err();
+        let missing = table("queue", &[("one way".into(), "ratio".into())], &runs).unwrap_err();
         assert_eq!(missing, "wave bench queue has no ratio");
     }
 

@@ -12,37 +12,6 @@ use rustix::process::{Pid, Signal, kill_process};
 /// Time allowed for a started process to do what it was started for. Loading a program takes over ten seconds in an emulated
 /// machine whose cores others use too.
 pub const START_PATIENCE: Duration = Duration::from_secs(60);
-/// Benches of `wave-bench`, a program of its own, and what they measure.
-pub const BENCHES: [(&str, &str); 13] = [
-    ("queue", "The queue between two processes, against rtrb between two threads"),
-    (
-        "agent",
-        "Decisions of an agent for 15 cores, against a dispatcher's loop over slots, as in Shinjuku",
-    ),
-    ("switch", "A yield that an agent decides on, against a futex handoff between two threads"),
-    (
-        "preempt",
-        "Preemption at safe points and of kernel-level threads, against the delivery of a signal to its handler",
-    ),
-    ("sim", "The simulator's event queue, against nexosim"),
-    ("sol", "An iteration of SOL over 100 GiB, against a plain loop with rand_distr"),
-    ("rpc", "The host's and the agent's CPU time per gRPC call, against tonic on the host"),
-    ("udp", "CPU time per request of the UDP front, against a bare echo and the gRPC front"),
-    (
-        "hostile",
-        "Latencies of a well-behaved client with and without attackers, on an agent's front and on tonic",
-    ),
-    ("payload", "Large RPC messages in extents, against the same in a queue's entries"),
-    ("checksums", "RPC messages with checksums, against the same without"),
-    (
-        "kernel",
-        "Wake-ups of threads that an agent schedules through sched_ext, against the kernel's EEVDF",
-    ),
-    (
-        "tcp",
-        "An agent's TCP against Linux's: streams, requests, unmodified servers, idle connections, loss",
-    ),
-];
 /// Polling interval while waiting for a process to end.
 const POLL_EVERY: Duration = Duration::from_micros(200);
 

@@ -20,8 +20,75 @@ use wave_workloads::grpc::load::{ByKind, CallSettings, Generator, Kind as Call, 
 use self::attack::Attack;
 use super::rpc::{Plan, Process, free_address, wait_ready};
 use crate::SEED;
+use crate::bench::{Bench, arguments};
+use crate::commands::chunk_seconds;
+use clap::Args;
 use wave_experiments::measure::pin;
 use wave_lab::progress::Progress;
+
+pub static BENCH: Bench = Bench {
+    name: "hostile",
+    about: "Latencies of a well-behaved client with and without attackers, on an agent's front and on tonic",
+    help: "A client connects once an attack has begun, and calls a 64-byte echo --rate times per second over 4 connections: on an
+agent's front and a host's worker that share a CPU, and on tonic on that CPU. Latencies are
+medians over the chunks of each chunk's p50 and p99, from when a call was due.
+
+  idle_connections       1,000 connections without calls
+  unfinished_handshakes  1,000 sockets that send nothing
+  unread_streams         one connection that does not read its 100 streams of 16 MiB each
+  unread_streams_of_several_addresses
+                         the same from eight addresses at once
+  unfinished_streams     one connection with 100 bidirectional streams that fall silent after one message
+  slow_messages          one connection with 100 calls whose messages stay incomplete
+  unknown_frames         six connections that send empty frames of an unknown type as fast as they can
+  window_updates         the same with WINDOW_UPDATE
+  priorities             the same with PRIORITY
+  initial_windows        the same with SETTINGS that set INITIAL_WINDOW_SIZE to 0 and back
+
+  p99_ratio_vs_quiet     the p99 with the attacker divided by that without
+  failed                 calls that did not end with OK within 2 s
+  kept_out               chunks in which the client could not connect
+  longest_ping_ns        during floods: the longest wait for the answer to a PING on another connection, in each chunk
+  longest_ping_ratio_vs_tonic
+                         these waits, divided by tonic's
+  drain_s                seconds that an agent with --drain-s 2 takes to end after SIGTERM, under the flood
+
+Examples:
+  wave bench hostile
+  wave bench hostile --json | jq '.front_idle_connections, .tonic_idle_connections'
+
+Exit codes: 0 it was measured; 3 this machine cannot run it (the message says why).",
+    figures: &[
+
+    ],
+    short: &[],
+    has_two_cpus: true,
+    arguments: HostileArgs::augment_args,
+    run: |matches, quiet| hostile(&arguments::<HostileArgs>(matches)?.plan(), quiet),
+};
+
+#[derive(Args, Debug)]
+struct HostileArgs {
+    /// Number of chunks to measure of each.
+    #[arg(long, value_name = "N", default_value_t = 21, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    chunks: u32,
+    /// Length of a chunk.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.5, value_parser = chunk_seconds)]
+    chunk_seconds: f64,
+    /// Calls per second of the well-behaved client.
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    rate: u32,
+}
+
+impl HostileArgs {
+    fn plan(&self) -> Plan {
+        Plan {
+            chunks: self.chunks,
+            chunk: Duration::from_secs_f64(self.chunk_seconds),
+            rate: self.rate.into(),
+        }
+    }
+}
 
 const PAYLOAD_BYTES: usize = 64;
 /// Wait for outstanding answers after a chunk. Calls without an answer by then count as failed.

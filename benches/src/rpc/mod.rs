@@ -26,6 +26,112 @@ use wave_experiments::measure::{ns_per, pin};
 use wave_lab::progress::Progress;
 
 use crate::SEED;
+use crate::bench::Better::{Higher, Lower};
+use crate::bench::{Bench, Figure, arguments};
+use crate::commands::chunk_seconds;
+use clap::Args;
+
+pub static BENCH: Bench = Bench {
+    name: "rpc",
+    about: "The host's and the agent's CPU time per gRPC call, against tonic on the host",
+    help: "Calls of a 64-byte echo, from one load generator to servers in separate processes, in turns:
+tonic on one single-threaded runtime, and a host whose RPCs an agent's front terminates.
+
+At 1,000, 10,000 and 50,000 calls per second, with all CPU time of the threads, waiting included:
+
+  total_cpu_with_polling_ratio           worker and agent together divided by tonic's, with default options: the agent has its own CPU,
+                                         polls for work for 50 us and then sleeps; p50_ratio_vs_tonic compares these, too
+  host_cpu_with_waiting_ratio_vs_tonic   the worker's divided by tonic's (lower is better), while the agent polls (for 5 ms), as on
+                                         a NIC
+  p50_ratio_vs_polling                   the median latency of these divided by that of a worker and an agent that both poll. With two CPUs
+                                         the polling worker shares the generator's CPU, which makes this ratio too favourable
+  host_cpu_with_polling_ratio_vs_tonic   CPU time of such a worker divided by tonic's
+  at_rates                               the values from which the ratios are computed
+
+At --rate, and in closed loops:
+
+  host_cpu_ratio_vs_tonic        CPU time of tonic's thread by that of the worker, at --rate calls a second; batched (replies
+                                 are sent when nothing more waits, or after 64) and unbatched (each at once). Of both, what
+                                 decoding, echo and encoding take is subtracted (handler_ns). The worker's is the time from
+                                 the look that found a call until the one that found no other
+  host_cpu_ratio_with_polling    the same with all CPU time of the worker's thread, its looking for work included
+  front_ratio_vs_tonic           CPU time of the agent by tonic's: a closed loop of 4 connections with 16 streams; and 8 with 1
+  split_front_ratio              CPU time of an agent whose front has a core for connections, both of its cores together, by that of
+                                 one without, in the closed loop of 4x16; split_first_core_share is what its first core has of it,
+                                 which steers
+  total_cpu_ratio                CPU time of the agent and the worker's time with calls, over tonic's, in the closed loop of 4x16;
+                                 total_cpu_ratio_with_polling counts all CPU time of the worker's thread
+  throughput_ratio_vs_tonic      calls a second in the closed loops, where all of a server has one CPU: agent and worker
+                                 share it, as a sidecar would; tonic has it alone. p99_ratio_vs_tonic beside it
+
+Where the worker is measured at --rate, it and the agent look for work between two calls (for 5 ms). Where the agent is,
+it sleeps as soon as there is nothing to do, as tonic does: its CPU time has no polling in it.
+
+Two CPUs do, three are better: with two the worker shares the generator's where it is measured, and what it uses to look
+for work says little.
+
+Examples:
+  wave bench rpc
+  wave bench rpc --json | jq '.host_cpu_ratio_vs_tonic, .front_ratio_vs_tonic'
+
+Exit codes: 0 it was measured; 3 this machine cannot run it (the message says why).",
+    figures: &[
+        Figure::of("total_cpu_with_polling_ratio.1000").measured("CPU time of worker and agent with default options, polling included / tonic: 1,000 calls/s"),
+        Figure::of("total_cpu_with_polling_ratio.10000").measured("the same: 10,000 calls/s"),
+        Figure::of("total_cpu_with_polling_ratio.50000").measured("the same: 50,000 calls/s"),
+        Figure::of("host_cpu_with_waiting_ratio_vs_tonic.1000").measured("CPU time of the worker, waiting included / tonic: 1,000 calls/s"),
+        Figure::of("host_cpu_with_waiting_ratio_vs_tonic.10000").measured("the same: 10,000 calls/s"),
+        Figure::of("host_cpu_with_waiting_ratio_vs_tonic.50000").measured("the same: 50,000 calls/s"),
+        Figure::of("p50_ratio_vs_polling.1000").measured("p50 / that of a worker that polls (favourable with two CPUs): 1,000 calls/s"),
+        Figure::of("p50_ratio_vs_polling.10000").measured("the same: 10,000 calls/s"),
+        Figure::of("p50_ratio_vs_polling.50000").measured("the same: 50,000 calls/s"),
+        Figure::of("p50_ratio_vs_tonic.1000").measured("p50 with default options / tonic's: 1,000 calls/s"),
+        Figure::of("p50_ratio_vs_tonic.10000").measured("the same: 10,000 calls/s"),
+        Figure::of("p50_ratio_vs_tonic.50000").measured("the same: 50,000 calls/s"),
+        Figure::of("host_cpu_with_polling_ratio_vs_tonic.10000").measured("CPU time of a worker that polls / tonic: 10,000 calls/s"),
+        Figure::of("front_ratio_vs_tonic").measured("CPU time of the agent per call / tonic's, 4 connections of 16 streams"),
+        Figure::of("total_cpu_ratio_with_polling").measured("CPU time of worker and agent per call, polling included / tonic's, the same calls"),
+        Figure::of("throughput_ratio_vs_tonic").measured("calls per second where all of a server has one CPU / tonic"),
+        Figure::of("batched_at_rate.host_thread_ns.p50").compared(Lower),
+        Figure::of("unbatched_at_rate.host_thread_ns.p50").compared(Lower),
+        Figure::of("batched_at_rate.worker_busy_ns.p50").compared(Lower),
+        Figure::of("unbatched_at_rate.worker_busy_ns.p50").compared(Lower),
+        Figure::of("front_4x16.agent_ns.p50").compared(Lower),
+        Figure::of("front_8x1.agent_ns.p50").compared(Lower),
+        Figure::of("split_front_4x16.agent_ns.p50").compared(Lower),
+        Figure::of("front_4x16.calls_per_second.p50").compared(Higher),
+        Figure::of("front_8x1.calls_per_second.p50").compared(Higher),
+        Figure::peer("tonic_4x16.host_thread_ns.p50").compared(Lower),
+        Figure::peer("tonic_4x16.calls_per_second.p50").compared(Higher),
+    ],
+    short: &["--chunks", "3", "--chunk-seconds", "0.1"],
+    has_two_cpus: true,
+    arguments: RpcArgs::augment_args,
+    run: |matches, quiet| rpc(&arguments::<RpcArgs>(matches)?.plan(), quiet),
+};
+
+#[derive(Args, Debug)]
+struct RpcArgs {
+    /// Number of chunks to measure of each; one more warms up.
+    #[arg(long, value_name = "N", default_value_t = 21, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    chunks: u32,
+    /// Length of a chunk.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.25, value_parser = chunk_seconds)]
+    chunk_seconds: f64,
+    /// Calls per second for the comparisons at equal rates.
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    rate: u32,
+}
+
+impl RpcArgs {
+    fn plan(&self) -> Plan {
+        Plan {
+            chunks: self.chunks,
+            chunk: Duration::from_secs_f64(self.chunk_seconds),
+            rate: self.rate.into(),
+        }
+    }
+}
 
 /// Number of replies that a batching worker sends together.
 const BATCH: u32 = 64;

@@ -17,7 +17,64 @@ use wave_workloads::udp::{Asked, ClosedLoad, Shape};
 
 pub use self::echo::echo;
 use crate::SEED;
+use crate::bench::{Bench, Figure, arguments};
+use crate::commands::chunk_seconds;
 use crate::rpc::{self, Front, Kind, Measured, Plan, Process, Seats, Waits};
+use clap::Args;
+
+pub static BENCH: Bench = Bench {
+    name: "udp",
+    about: "CPU time per request of the UDP front, against a bare echo and the gRPC front",
+    help: "Echoes of 64 bytes over 4 sockets or connections, to servers that share one CPU and sleep when idle.
+CPU time covers the whole process, including system time.
+
+  front_cpu_ratio_vs_bare_recvmmsg_echo  CPU time of the agent's process divided by that of a bare echo (recvmmsg, sendmmsg),
+                                         in bursts of 32 datagrams at --rate; _closed: with 64 requests in
+                                         flight instead
+  front_cpu_ratio_vs_grpc                CPU time of the agent's process divided by that of an agent with the gRPC front,
+                                         with 64 requests in flight: 16 on each of 4 connections, which share TCP segments;
+                                         _8x1: one on each of 8
+  bursts, closed, closed_8x1             parts of the ratios, in nanoseconds per request; host_thread_ns is the worker's
+
+Examples:
+  wave bench udp
+  wave bench udp --json | jq '.front_cpu_ratio_vs_bare_recvmmsg_echo, .front_cpu_ratio_vs_grpc'
+
+Exit codes: 0 it was measured; 3 this machine cannot run it (the message says why).",
+    figures: &[
+        Figure::of("front_cpu_ratio_vs_bare_recvmmsg_echo").measured("CPU time of the front per datagram, in bursts of 32 / a bare echo's by recvmmsg and sendmmsg"),
+        Figure::of("front_cpu_ratio_vs_bare_recvmmsg_echo_closed").measured("the same, with 64 requests under way"),
+        Figure::of("front_cpu_ratio_vs_grpc").measured("CPU time of the front per request / the front for gRPC, 16 under way on each of 4 connections"),
+        Figure::of("front_cpu_ratio_vs_grpc_8x1").measured("the same, 1 on each of 8 connections"),
+    ],
+    short: &[],
+    has_two_cpus: true,
+    arguments: UdpArgs::augment_args,
+    run: |matches, quiet| udp(&arguments::<UdpArgs>(matches)?.plan(), quiet),
+};
+
+#[derive(Args, Debug)]
+struct UdpArgs {
+    /// Number of chunks to measure of each; one more warms up.
+    #[arg(long, value_name = "N", default_value_t = 21, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    chunks: u32,
+    /// Length of a chunk.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.25, value_parser = chunk_seconds)]
+    chunk_seconds: f64,
+    /// Datagrams per second for the measurements in bursts.
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
+    rate: u32,
+}
+
+impl UdpArgs {
+    fn plan(&self) -> Plan {
+        Plan {
+            chunks: self.chunks,
+            chunk: Duration::from_secs_f64(self.chunk_seconds),
+            rate: self.rate.into(),
+        }
+    }
+}
 
 /// Requests in a burst.
 const BURST: u32 = 32;

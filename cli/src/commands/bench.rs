@@ -6,7 +6,6 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use clap::Args;
-use wave_apps::launch::BENCHES;
 use wave_lab::Failure;
 use wave_lab::terminal::{note, out};
 
@@ -49,14 +48,10 @@ fn asks_for_help(words: &[OsString]) -> bool {
     words.iter().any(|word| ["-h", "--help", "help"].iter().any(|help| word == help))
 }
 
-/// The benches, and how to build them.
+/// How to build the benches, which have the rest of the help.
 fn help(how: &str) -> String {
-    let mut text =
+    format!(
         "Measures queues, agent, switches, preemption and policies against their peers\n\n\
-         Usage: wave bench BENCH [OPTIONS]\n\nBenches:\n"
-            .to_owned();
-    for (name, about) in BENCHES {
-        text += &format!("  {name:9}  {about}\n");
-    }
-    text + &format!("\nBenches are in a separate program, wave-bench. To build it:\n  {how}")
+         Usage: wave bench BENCH [OPTIONS]\n\nBenches are in a separate program, wave-bench. To build it:\n  {how}"
+    )
 }

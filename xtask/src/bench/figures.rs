@@ -1,13 +1,9 @@
-//! The benches whose figures are compared, and whether higher or lower is better.
-//!
-//! Wave's own figures are compared as absolute numbers, not as ratios to a peer: the base's run, beside the tip's, replaces the
-//! peer, and a ratio would add the peer's noise.
-//!
-//! Peers' figures are shown as well, but never judged. Their code is the same in both binaries, so if a peer's ratio is not 1,
-//! the machine or the layout of the binary caused the difference.
-//!
-//! Tails (p99) are left out: a run of a few seconds does not measure them to 3%.
+//! The benches of `wave bench`, and their figures, as they declare them (`wave bench list --json`).
 
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde::Deserialize;
 use serde_json::Value;
 
 use wave_compare::Better::{self, Higher, Lower};
@@ -16,30 +12,65 @@ use wave_compare::Better::{self, Higher, Lower};
 pub const COUNTED: &str = "instructions_per_switch";
 
 /// A bench of `wave bench`.
-#[derive(Debug)]
+#[derive(Debug, Deserialize)]
 pub struct Bench {
-    pub name: &'static str,
+    pub name: String,
     /// Arguments that make a run short, if the bench has any.
-    pub arguments: &'static [&'static str],
-    /// The compared figures of its JSON object.
-    pub figures: &'static [Figure],
+    pub short: Vec<String>,
+    pub figures: Vec<Figure>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Figure {
+    /// Key in the bench's JSON object; dots separate the keys of nested objects.
+    pub key: String,
+    /// Name in docs/measured.md, if it is there.
+    pub label: Option<String>,
+    /// Whether higher or lower is better, if commits are compared by it.
+    #[serde(deserialize_with = "better")]
+    pub better: Option<Better>,
+    /// Whether it is a peer's figure, which is not judged.
+    pub is_peer: bool,
+}
+
+fn better<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Better>, D::Error> {
+    let name: Option<String> = Deserialize::deserialize(deserializer)?;
+    Ok(name.map(|name| if name == "higher" { Higher } else { Lower }))
+}
+
+/// The benches of the program `wave`.
+pub fn of_program(wave: &Path) -> Result<Vec<Bench>, String> {
+    #[derive(Deserialize)]
+    struct List {
+        benches: Vec<Bench>,
+    }
+    let mut command = Command::new(wave);
+    let output = command.args(["bench", "list", "--json"]).stderr(Stdio::inherit()).output();
+    let output = output.map_err(|error| format!("{}: {error}", wave.display()))?;
+    let list: Result<List, _> = serde_json::from_slice(&output.stdout);
+    list.map(|list| list.benches).map_err(|error| format!("{} bench list: {error}", wave.display()))
 }
 
 impl Bench {
+    /// The figures by which commits are compared.
+    pub fn compared(&self) -> impl Iterator<Item = (&Figure, Better)> {
+        self.figures.iter().filter_map(|figure| Some((figure, figure.better?)))
+    }
+
     /// Whether instructions are counted during a run.
     pub fn is_counted(&self) -> bool {
         self.figures.iter().any(|figure| figure.key == COUNTED)
     }
-}
 
-#[derive(Debug)]
-pub struct Figure {
-    /// Key in the bench's JSON object; dots separate the keys of nested objects.
-    pub key: &'static str,
-    /// Whether higher or lower is better.
-    pub better: Better,
-    /// Whether it is a peer's figure, which is not judged.
-    pub is_peer: bool,
+    #[cfg(test)]
+    pub fn switch() -> Bench {
+        let list = r#"{ "name": "switch", "short": [], "figures": [
+            { "key": "yield_ns.p50", "label": "a yield", "better": "lower", "is_peer": false },
+            { "key": "instructions_per_switch", "label": null, "better": "lower", "is_peer": false },
+            { "key": "futex_handoff_ns.p50", "label": null, "better": "lower", "is_peer": true }
+        ] }"#;
+        serde_json::from_str(list).unwrap()
+    }
 }
 
 impl Figure {
@@ -49,90 +80,6 @@ impl Figure {
         found?.as_f64().filter(|number| number.is_finite() && *number >= 0.0)
     }
 }
-
-const fn ours(key: &'static str, better: Better) -> Figure {
-    Figure { key, better, is_peer: false }
-}
-
-const fn peer(key: &'static str, better: Better) -> Figure {
-    Figure { key, better, is_peer: true }
-}
-
-/// All benches, in the order in which they run.
-pub const BENCHES: &[Bench] = &[
-    Bench {
-        name: "queue",
-        arguments: &[],
-        figures: &[
-            ours("oneway_ns.p50", Lower),
-            ours("pushes_per_second.p50", Higher),
-            peer("rtrb_oneway_ns.p50", Lower),
-            peer("rtrb_pushes_per_second.p50", Higher),
-        ],
-    },
-    Bench {
-        name: "agent",
-        arguments: &[],
-        figures: &[
-            ours("decisions_per_second.p50", Higher),
-            ours("event_to_decision_prestaged_ns.p50", Lower),
-            ours("event_to_decision_unstaged_ns.p50", Lower),
-            peer("slot_loop_per_second.p50", Higher),
-        ],
-    },
-    Bench {
-        name: "switch",
-        arguments: &[],
-        figures: &[
-            ours("yield_ns.p50", Lower),
-            ours(COUNTED, Lower),
-            peer("futex_handoff_ns.p50", Lower),
-        ],
-    },
-    Bench {
-        name: "sim",
-        arguments: &[],
-        figures: &[
-            ours("events_per_second_c16.p50", Higher),
-            ours("events_per_second_c1024.p50", Higher),
-            ours("ladder_cpu_seconds_per_second", Lower),
-            peer("nexosim_events_per_second_c16.p50", Higher),
-            peer("nexosim_events_per_second_c1024.p50", Higher),
-        ],
-    },
-    Bench {
-        name: "sol",
-        arguments: &[],
-        figures: &[
-            ours("fast_ms.p50", Lower),
-            ours("exact_ms.p50", Lower),
-            ours("two_cores.fast_ms.p50", Lower),
-            ours("two_cores.exact_ms.p50", Lower),
-            ours("state_bytes_per_batch", Lower),
-            ours("ks_distance", Lower),
-            peer("rand_distr_ms.p50", Lower),
-        ],
-    },
-    Bench {
-        name: "rpc",
-        arguments: &["--chunks", "3", "--chunk-seconds", "0.1"],
-        figures: &[
-            // All CPU time of the worker's thread. The part other than polling would shrink if a worker polled where it could
-            // sleep.
-            ours("batched_at_rate.host_thread_ns.p50", Lower),
-            ours("unbatched_at_rate.host_thread_ns.p50", Lower),
-            ours("batched_at_rate.worker_busy_ns.p50", Lower),
-            ours("unbatched_at_rate.worker_busy_ns.p50", Lower),
-            ours("front_4x16.agent_ns.p50", Lower),
-            ours("front_8x1.agent_ns.p50", Lower),
-            ours("split_front_4x16.agent_ns.p50", Lower),
-            ours("front_4x16.calls_per_second.p50", Higher),
-            ours("front_8x1.calls_per_second.p50", Higher),
-            peer("tonic_4x16.host_thread_ns.p50", Lower),
-            peer("tonic_4x16.calls_per_second.p50", Higher),
-        ],
-    },
-];
 
 #[cfg(test)]
 mod unit_tests {
@@ -151,7 +98,8 @@ mod unit_tests {
             ("e", None),
             ("a.p5", None),
         ] {
-            assert_eq!(ours(key, Lower).of(&printed), expected, "{key}");
+            let figure = Figure { key: key.to_owned(), label: None, better: None, is_peer: false };
+            assert_eq!(figure.of(&printed), expected, "{key}");
         }
     }
 }

@@ -3,7 +3,7 @@
 mod arguments;
 mod builds;
 mod counter;
-mod figures;
+pub mod figures;
 mod pairs;
 mod report;
 mod run;
@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 
 use arguments::{Request, Wanted};
 use builds::{Place, Side, Tree};
+use figures::Bench;
 use pairs::Programs;
 use report::Row;
 use run::{Failure, Stop};
@@ -58,6 +59,7 @@ fn compare(wanted: &Wanted) -> Result<u8, String> {
         tip: place.build(Side::Tip, &tip)?,
         no_counters: counter::unavailable(),
     };
+    let benches = chosen(figures::of_program(&programs.tip)?, &wanted.benches)?;
     // Only now: during a build a signal must end this process and cargo at once.
     let stop = Stop::on_signals()?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -79,12 +81,28 @@ fn compare(wanted: &Wanted) -> Result<u8, String> {
         "cpus": allowed_cpus(),
         "no_counters": programs.no_counters,
     });
-    measure(wanted, &programs, compared, kept, &stop, &mut std::io::stdout())
+    measure((wanted, &benches), &programs, compared, kept, &stop, &mut std::io::stdout())
+}
+
+/// The benches of these names, in this order; all that have compared figures if there are none.
+fn chosen(mut known: Vec<Bench>, names: &[String]) -> Result<Vec<Bench>, String> {
+    known.retain(|bench| bench.compared().next().is_some());
+    if names.is_empty() {
+        return Ok(known);
+    }
+    let all: Vec<String> = known.iter().map(|bench| bench.name.clone()).collect();
+    let bench = |name: &String| match known.iter().position(|bench| bench.name == *name) {
+        Some(at) => Ok(known.remove(at)),
+        None => {
+            Err(format!("there is no bench `{name}` to compare; choose from: {}", all.join(", ")))
+        }
+    };
+    names.iter().map(bench).collect()
 }
 
 /// Runs the pairs of all benches, and returns the exit code. `compared` describes the two sides for the summary.
 fn measure(
-    wanted: &Wanted,
+    (wanted, benches): (&Wanted, &[Bench]),
     programs: &Programs,
     mut compared: Value,
     mut kept: Kept,
@@ -97,11 +115,11 @@ fn measure(
         print(&report::heading())?;
     }
     let (mut rows, mut failed) = (Vec::<Row>::new(), Vec::<Value>::new());
-    for bench in &wanted.benches {
-        let keep = |pair, side, result: &_| kept.run(bench.name, pair, side, result);
+    for bench in benches {
+        let keep = |pair, side, result: &_| kept.run(&bench.name, pair, side, result);
         let pairs = programs.pairs(bench, wanted.pairs, stop, keep)?;
         for (side, why) in &pairs.failed {
-            let (name, side) = (bench.name, side.name());
+            let (name, side) = (&bench.name, side.name());
             eprintln!("bench: {name}: a pair is discarded because the {side} failed: {why}");
             failed.push(json!({ "bench": name, "side": side, "why": why }));
         }
@@ -177,7 +195,6 @@ fn allowed_cpus() -> Option<String> {
 mod unit_tests {
     use std::process::Command;
 
-    use super::figures::BENCHES;
     use super::*;
 
     const PRINTS: &str = r#"echo '{"yield_ns":{"p50":100},"futex_handoff_ns":{"p50":1}}'"#;
@@ -217,7 +234,8 @@ mod unit_tests {
                 no_counters: Some("no counters here".into()),
             };
             let kept = Kept::new(self.0.clone()).unwrap();
-            let code = measure(wanted, &programs, json!({}), kept, stop, out).unwrap();
+            let code = measure((wanted, &[Bench::switch()]), &programs, json!({}), kept, stop, out)
+                .unwrap();
             let summary = fs::read(self.0.join("summary.json")).unwrap();
             (code, serde_json::from_slice(&summary).unwrap())
         }
@@ -230,8 +248,7 @@ mod unit_tests {
     }
 
     fn wanted(pairs: usize, json: bool) -> Wanted {
-        let benches = BENCHES.iter().filter(|bench| bench.name == "switch").collect();
-        Wanted { base: "main".into(), pairs, json, benches }
+        Wanted { base: "main".into(), pairs, json, benches: vec!["switch".into()] }
     }
 
     #[test]

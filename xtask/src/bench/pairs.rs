@@ -85,7 +85,7 @@ impl Programs {
     ) -> Result<Pairs, String> {
         let counts = self.no_counters.is_none() && bench.is_counted();
         let mut pairs = Pairs::default();
-        let mut progress = Progress::new(bench.name, count);
+        let mut progress = Progress::new(&bench.name, count);
         for pair in 0..=count {
             progress.begin(pair);
             let mut printed = Vec::new();
@@ -123,16 +123,16 @@ fn joined(mut printed: Vec<(Side, Value)>) -> Option<Pair> {
 }
 
 /// The progress of a bench on standard error: one line that changes on a terminal, an occasional line elsewhere.
-struct Progress {
-    bench: &'static str,
+struct Progress<'a> {
+    bench: &'a str,
     count: usize,
     begun: Instant,
     shown: Option<Instant>,
     is_terminal: bool,
 }
 
-impl Progress {
-    fn new(bench: &'static str, count: usize) -> Self {
+impl<'a> Progress<'a> {
+    fn new(bench: &'a str, count: usize) -> Self {
         let is_terminal = std::io::stderr().is_terminal();
         Self { bench, count, begun: Instant::now(), shown: None, is_terminal }
     }
@@ -151,7 +151,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for Progress<'_> {
     fn drop(&mut self) {
         if self.is_terminal {
             let _ = write!(std::io::stderr(), "\r\x1b[K");

@@ -1,7 +1,7 @@
 //! The report on each figure, as rows and as an object.
 
 use serde_json::{Value, json};
-use wave_compare::{CONFIDENCE, Estimate, median};
+use wave_compare::{Better, CONFIDENCE, Estimate, median};
 
 use super::builds::Side;
 use super::figures::{Bench, COUNTED, Figure};
@@ -14,8 +14,9 @@ const EXIT_SIGNAL: u8 = 128;
 /// A figure, and its result.
 #[derive(Debug)]
 pub struct Row {
-    bench: &'static str,
-    figure: &'static Figure,
+    bench: String,
+    figure: Figure,
+    better: Better,
     pairs: usize,
     base: Option<f64>,
     tip: Option<f64>,
@@ -26,14 +27,13 @@ pub struct Row {
 }
 
 /// The rows of a bench. `no_counters` is the reason why nothing is counted, if nothing is.
-pub fn rows(bench: &'static Bench, pairs: &Pairs, no_counters: Option<&str>) -> Vec<Row> {
-    let of = |figure| row(bench.name, figure, pairs, no_counters);
-    bench.figures.iter().map(of).collect()
+pub fn rows(bench: &Bench, pairs: &Pairs, no_counters: Option<&str>) -> Vec<Row> {
+    bench.compared().map(|figure| row(&bench.name, figure, pairs, no_counters)).collect()
 }
 
 fn row(
-    bench: &'static str,
-    figure: &'static Figure,
+    bench: &str,
+    (figure, better): (&Figure, Better),
     pairs: &Pairs,
     no_counters: Option<&str>,
 ) -> Row {
@@ -41,8 +41,7 @@ fn row(
         pairs.whole.iter().filter_map(|pair| figure.of(of(pair))).collect()
     };
     let (base, tip) = (number(|pair| &pair.base), number(|pair| &pair.tip));
-    let both =
-        |pair: &Pair| Some(figure.better.ratio(figure.of(&pair.base)?, figure.of(&pair.tip)?));
+    let both = |pair: &Pair| Some(better.ratio(figure.of(&pair.base)?, figure.of(&pair.tip)?));
     let ratios: Vec<f64> = pairs.whole.iter().filter_map(both).collect();
     let estimate = Estimate::of(&ratios);
     let (verdict, note) = match (&estimate, &pairs.unknown) {
@@ -72,8 +71,9 @@ fn row(
         _ => (verdict, note),
     };
     Row {
-        bench,
-        figure,
+        bench: bench.to_owned(),
+        figure: figure.clone(),
+        better,
         pairs: ratios.len(),
         base: median(&base),
         tip: median(&tip),
@@ -124,7 +124,7 @@ impl Row {
         let note = if self.note.is_empty() { String::new() } else { format!(": {}", self.note) };
         format!(
             "{name:<46} {:<6} {base:>9} {tip:>9} {ratio:>7} {low:>7} {high:>7}  {verdict}{note}",
-            self.figure.better.name()
+            self.better.name()
         )
     }
 
@@ -132,7 +132,7 @@ impl Row {
         json!({
             "bench": self.bench,
             "figure": self.figure.key,
-            "better": self.figure.better.name(),
+            "better": self.better.name(),
             "peer": self.figure.is_peer,
             "pairs": self.pairs,
             "base_median": self.base,
@@ -241,7 +241,6 @@ fn short(number: f64) -> String {
 
 #[cfg(test)]
 mod unit_tests {
-    use super::super::figures::BENCHES;
     use super::*;
 
     /// Pairs of the bench `switch`: yields of the base and of the tip.
@@ -253,8 +252,7 @@ mod unit_tests {
     }
 
     fn switch(pairs: &Pairs) -> Vec<Row> {
-        let bench = BENCHES.iter().find(|bench| bench.name == "switch").unwrap();
-        rows(bench, pairs, Some("no counters here"))
+        rows(&Bench::switch(), pairs, Some("no counters here"))
     }
 
     #[test]
@@ -365,7 +363,7 @@ mod unit_tests {
         assert_eq!(switch(&pairs)[1].verdict, None);
         pairs.whole.iter_mut().for_each(|pair| pair.base[COUNTED] = json!(900.0));
         let rows = switch(&pairs);
-        assert_eq!((rows[1].figure.key, rows[1].verdict), (COUNTED, Some(Verdict::NotMeasured)));
+        assert_eq!((&*rows[1].figure.key, rows[1].verdict), (COUNTED, Some(Verdict::NotMeasured)));
         assert_eq!(Whole::of(&rows), Whole::NotMeasured);
     }
 }

@@ -68,7 +68,7 @@ impl Stop {
 /// Runs the bench. Returns the object that it prints; if `counts`, instructions per switch are added.
 pub fn run(program: &Path, bench: &Bench, counts: bool, stop: &Stop) -> Result<Value, Failure> {
     let mut command = Command::new(program);
-    command.args(["bench", bench.name, "--json"]).args(bench.arguments);
+    command.args(["bench", &bench.name, "--json"]).args(&bench.short);
     let (mut printed, instructions) = printed_by(command, counts, stop)?;
     if let Some(number) = per_switch(instructions, &printed) {
         printed[COUNTED] = number.into();
