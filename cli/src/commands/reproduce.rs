@@ -9,7 +9,8 @@ use comfy_table::Table;
 use wave_lab::Failure;
 use wave_lab::table;
 use wave_lab::terminal::{note, out};
-use wave_paper::reproduce::{IDS, Kind, Reproduction, Row, Snapshot, run, words};
+use wave_paper::reproduce::group::GROUPS;
+use wave_paper::reproduce::{Kind, Reproduction, Row, Snapshot, run, words};
 
 const ALL: &str = "all";
 
@@ -80,7 +81,7 @@ be written.",
 
 /// The list of IDs, one per line.
 fn list() -> String {
-    IDS.iter().map(|(id, what)| format!("  {id:<11} {what}\n")).collect()
+    GROUPS.iter().map(|group| format!("  {:<11} {}\n", group.id, group.about)).collect()
 }
 
 /// Reproduces the chosen results and prints them.
@@ -116,7 +117,7 @@ fn perform(args: &ReproduceArgs) -> Result<(), Failure> {
 
 /// The chosen groups, each once, in the paper's order.
 fn chosen(ids: &[String]) -> Result<Vec<&'static str>, Failure> {
-    let known = |id: &String| id == ALL || IDS.iter().any(|(known, _)| known == id);
+    let known = |id: &String| id == ALL || GROUPS.iter().any(|known| known.id == *id);
     if let Some(unknown) = ids.iter().find(|id| !known(id)) {
         let list = list();
         return Err(Failure::Scenario(format!(
@@ -124,7 +125,7 @@ fn chosen(ids: &[String]) -> Result<Vec<&'static str>, Failure> {
         )));
     }
     let meant = |id: &str| ids.iter().any(|asked| asked == id || asked == ALL);
-    Ok(IDS.into_iter().map(|(id, _)| id).filter(|id| meant(id)).collect())
+    Ok(GROUPS.iter().map(|group| group.id).filter(|id| meant(id)).collect())
 }
 
 /// A table with a row per printed figure, then a line per group; empty if the papers print no figure.
@@ -232,7 +233,7 @@ mod tests {
     #[test]
     fn repeated_ids_are_reproduced_once_in_the_papers_order() {
         assert_eq!(ids("table3 fig4a table2 table3").unwrap(), ["table2", "table3", "fig4a"]);
-        assert_eq!(ids("upi all").unwrap().len(), IDS.len());
+        assert_eq!(ids("upi all").unwrap().len(), GROUPS.len());
     }
 
     #[test]
@@ -241,11 +242,9 @@ mod tests {
         assert_eq!(failure.exit_code(), 2);
         let message = failure.to_string();
         assert!(message.contains("`fig6`"));
-        for (id, what) in IDS {
-            assert!(
-                message.contains(id) && message.contains(what) && help().contains(what),
-                "{id}"
-            );
+        for group in &GROUPS {
+            let is_listed = |text: &str| text.contains(group.id) && text.contains(group.about);
+            assert!(is_listed(&message) && is_listed(&help()), "{}", group.id);
         }
     }
 }

@@ -1,8 +1,6 @@
 //! Results beyond the paper: how saturation and tail depend on design choices, as the distance from a zero-latency oracle,
 //! which is the same host with a link and an agent that cost nothing.
 
-use std::collections::BTreeMap;
-
 use wave_core::clock::Nanos;
 use wave_core::link::{Home, Mapping, Transport};
 use wave_sim::enclave::Setup;
@@ -10,7 +8,8 @@ use wave_sim::paper::{self, Rung};
 use wave_sim::requests::Load;
 
 use super::figures::{Curve, Figure};
-use super::jobs::{Done, Job, probe, saturation};
+use super::group::Group;
+use super::jobs::{ByName, Done, Job, probe, saturation};
 
 const DEPTHS: [u16; 5] = [0, 1, 2, 4, 8];
 const CORES: [u16; 6] = [8, 16, 24, 32, 64, 128];
@@ -19,7 +18,17 @@ const ENCLAVE: u16 = 16;
 const FLIGHTS_NS: [u32; 7] = [50, 100, 200, 375, 1000, 2500, 5000];
 const SLICES_US: [u32; 6] = [5, 10, 20, 30, 50, 100];
 
-pub fn jobs() -> Vec<Job> {
+pub(super) const BEYOND: Group = Group {
+    id: "beyond",
+    title: "Beyond the paper",
+    about: "not in the paper: depth, cores, latency, slices, push and pull",
+    is_seeded: false,
+    jobs: |_| jobs(),
+    figures: figures,
+    rows: &[],
+};
+
+fn jobs() -> Vec<Job> {
     let mut jobs = Vec::new();
     let mut search = |name: String, setup: Setup, low: f64| {
         jobs.push(Job::new(name, move || saturation(&setup, short_gets, low)));
@@ -124,7 +133,7 @@ fn tail(setup: &Setup) -> Done {
     Done::of([("p99_us", p99_us), ("served", point.served())])
 }
 
-pub fn figures(done: &BTreeMap<&str, &Done>) -> Vec<Figure> {
+fn figures(done: &ByName<'_>) -> Vec<Figure> {
     let value = |job: &str, name: &str| done.get(job)?.value(name);
     let kilo = |job: String| Some(value(&job, "saturation")? / 1e3);
     let curve = |name: &str, points: Vec<Option<[f64; 2]>>| {

@@ -1,6 +1,6 @@
 //! The jobs of a reproduction, and the store of their results.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
 use std::panic::resume_unwind;
@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::{Deserialize, Serialize};
 use wave_sim::enclave::Setup;
-use wave_sim::experiment::{self, Switches};
-use wave_sim::paper::{self, Model, Rung};
+use wave_sim::experiment;
+use wave_sim::paper::{self, Model};
 use wave_sim::requests::Load;
 use wave_workloads::point::{self, Limits, Point};
 
-use super::{beyond, mind_the_gap, placements, sol, vms};
+use super::group;
 use wave_lab::Failure;
 use wave_lab::progress::Progress;
 
@@ -82,7 +82,25 @@ pub struct Found {
 }
 
 /// Results by the names of their jobs.
-pub type ByName<'a> = BTreeMap<&'a str, &'a Done>;
+#[derive(Clone, Debug, Default)]
+pub struct ByName<'a>(BTreeMap<&'a str, &'a Done>);
+
+impl<'a> FromIterator<(&'a str, &'a Done)> for ByName<'a> {
+    fn from_iter<I: IntoIterator<Item = (&'a str, &'a Done)>>(all: I) -> ByName<'a> {
+        ByName(all.into_iter().collect())
+    }
+}
+
+impl<'a> ByName<'a> {
+    pub fn get(&self, job: &str) -> Option<&'a Done> {
+        self.0.get(job).copied()
+    }
+
+    /// A figure of a job.
+    pub fn value(&self, job: &str, name: &str) -> Option<f64> {
+        self.get(job)?.value(name)
+    }
+}
 
 /// The results by seed, from 1 to `seeds`. A result without a seed counts under all of them.
 pub fn by_seed(found: &[Found], seeds: u64) -> Vec<ByName<'_>> {
@@ -105,99 +123,21 @@ pub fn resumed(found: &[Found]) -> Vec<String> {
     names
 }
 
-/// Groups whose rows depend on random arrivals.
-const SEEDED: [&str; 6] = ["ladder", "fig4a", "fig4b", "fig6a", "fig6b", "upi"];
-
-/// Whether a group's rows depend on random arrivals.
-pub fn is_seeded(group: &str) -> bool {
-    SEEDED.contains(&group) || mind_the_gap::GROUPS.contains(&group)
-}
-
 /// Maximum number of probes of one search.
 const PROBES: usize = 12;
 
 /// The jobs of these groups, on this model of the paper's machine. Rows with random arrivals are simulated with each seed from
-/// 1 to `seeds`.
+/// 1 to `seeds`. A job that several groups have is there once.
 pub fn of(ids: &[&str], model: &Model, seeds: u64) -> Vec<Job> {
-    let wanted = |id: &str| ids.contains(&id);
-    let mut jobs = placements::gains(wanted("fig6b"), model);
-    for seed in 1..=seeds {
-        let model = Model { seed, ..model.clone() };
-        let ends = mind_the_gap::jobs_of_ends(ids, seed);
-        jobs.extend(seeded(ids, &model).into_iter().chain(ends).map(|job| Job { seed, ..job }));
-    }
-    jobs.extend(placements::gets(wanted("fig6a"), model));
-    if wanted("beyond") {
-        jobs.extend(beyond::jobs());
-    }
-    if wanted("table3") {
-        for (at, rung) in Rung::ALL.into_iter().enumerate() {
-            let setup = model.wave(1, rung, "fifo");
-            jobs.push(Job::new(format!("table3-{at}"), move || switches(&setup)));
-        }
-        for prestaged in [false, true] {
-            let setup = model.on_host(1, prestaged, "fifo");
-            let name = format!("table3-on-host-{}", u8::from(prestaged));
-            jobs.push(Job::new(name, move || switches(&setup)));
-        }
-    }
-    if wanted("table2") {
-        jobs.push(Job::new("table2", super::rows::single_accesses));
-    }
-    if wanted("fig5b") {
-        jobs.extend(vms::jobs(model));
-    }
-    if wanted("sol") {
-        jobs.extend(sol::jobs());
-    }
-    jobs
-}
-
-/// The jobs of groups with random arrivals, with the model's seed.
-fn seeded(ids: &[&str], model: &Model) -> Vec<Job> {
-    let wanted = |id: &str| ids.contains(&id);
-    let mut jobs = Vec::new();
-    if wanted("fig4b") {
-        // Longest first.
-        for (name, setup) in [
-            ("fig4b-on-host", model.on_host(15, true, SHINJUKU)),
-            ("fig4b-wave-15", model.wave(15, Rung::Prestaged, SHINJUKU)),
-            ("fig4b-wave-16", model.wave(16, Rung::Prestaged, SHINJUKU)),
-        ] {
-            jobs.push(Job::new(name, move || saturation(&setup, paper::gets_and_ranges, 200e3)));
-        }
-    }
-    jobs.extend(placements::jobs(wanted("fig6a"), wanted("fig6b"), model));
-    if wanted("upi") {
-        let on_host = model.on_host(15, true, SHINJUKU);
-        jobs.push(Job::new("upi-on-host", move || {
-            saturation(&on_host, paper::gets_and_ranges, 200e3)
-        }));
-        let pcie = model.wave(15, Rung::Prestaged, SHINJUKU);
-        jobs.push(Job::new("upi-pcie", move || saturation(&pcie, paper::gets_and_ranges, 200e3)));
-        for mhz in [3000, 2500, 2000] {
-            let setup = model.over_upi(15, f64::from(mhz) / 1e3, SHINJUKU);
-            let work = move || saturation(&setup, paper::gets_and_ranges, 200e3);
-            jobs.push(Job::new(format!("upi-{mhz}"), work));
-        }
-    }
-    jobs.extend(mind_the_gap::jobs(ids, model.seed));
-    if wanted("fig4a") || wanted("ladder") {
-        for (at, rung) in Rung::ALL.into_iter().enumerate() {
-            let setup = model.wave(16, rung, "fifo");
-            let low = [200e3, 400e3, 520e3, 700e3][at];
-            if wanted("ladder") || rung == Rung::Prestaged {
-                let work = move || saturation(&setup, paper::gets, low);
-                jobs.push(Job::new(format!("ladder-{at}"), work));
-            }
-        }
-    }
-    if wanted("fig4a") {
-        for (name, setup) in [
-            ("fig4a-on-host", model.on_host(15, true, "fifo")),
-            ("fig4a-wave-15", model.wave(15, Rung::Prestaged, "fifo")),
-        ] {
-            jobs.push(Job::new(name, move || saturation(&setup, paper::gets, 700e3)));
+    let (mut jobs, mut known) = (Vec::new(), BTreeSet::new());
+    // The last groups have the longest jobs.
+    let groups: Vec<_> = group::of(ids).collect();
+    for group in groups.into_iter().rev() {
+        let seeds = if group.is_seeded { seeds } else { 1 };
+        for seed in 1..=seeds {
+            let of_group = (group.jobs)(&Model { seed, ..model.clone() });
+            let new = of_group.into_iter().filter(|job| known.insert((job.name.clone(), seed)));
+            jobs.extend(new.map(|job| Job { seed, ..job }));
         }
     }
     jobs
@@ -205,17 +145,6 @@ fn seeded(ids: &[&str], model: &Model) -> Vec<Job> {
 
 /// Slices of 30 us, as in 7.2.3.
 pub(crate) const SHINJUKU: &str = "shinjuku:slice_us=30";
-
-/// Table 3's benchmark on a setup.
-fn switches(setup: &Setup) -> Done {
-    let Switches { switch_ns, open_ns } = paper::context_switch(setup);
-    let values =
-        [("switch_ns", Switches::median(&switch_ns)), ("open_ns", Switches::median(&open_ns))];
-    // With everything prestaged, no core was kicked.
-    let values =
-        values.into_iter().filter_map(|(name, median)| Some((name.to_owned(), median?.into())));
-    Done { values: values.collect(), points: Vec::new() }
-}
 
 pub(super) fn probe(setup: &Setup, load: &Load) -> Point {
     let outcome = experiment::serve(setup, load).expect("the paper's setups can be laid out");

@@ -6,6 +6,7 @@
 
 mod beyond;
 mod figures;
+pub mod group;
 mod jobs;
 mod mind_the_gap;
 mod page;
@@ -14,6 +15,7 @@ mod plots;
 mod rows;
 #[cfg(test)]
 mod scenarios;
+mod scheduling;
 mod snapshot;
 pub(crate) mod sol;
 mod vms;
@@ -32,30 +34,6 @@ use wave_lab::Failure;
 use wave_lab::interrupt;
 use wave_lab::progress::Progress;
 use wave_report::make_folder;
-
-/// Reproducible groups, each with a one-line description.
-pub const IDS: [(&str, &str); 17] = [
-    ("table2", "what single accesses and interrupts cost (the model's inputs, measured in it)"),
-    ("table3", "a decision and a context switch, as the optimisations are added"),
-    ("ladder", "saturation as the optimisations are added, 16 cores (7.2.2)"),
-    ("fig4a", "FIFO: Wave with 15 and 16 cores against ghOSt on the host"),
-    ("fig4b", "Shinjuku: the same, with 0.5% scans of 10 ms and slices of 30 us"),
-    ("fig5a", "the conditions of the virtual machines' experiment"),
-    ("fig5b", "virtual machines: what is gained without timer ticks"),
-    ("fig6a", "RPCs: stack and scheduler on the host or on the NIC, single-queue Shinjuku (7.3.1)"),
-    ("fig6b", "RPCs: the same, multi-queue Shinjuku by the requests' SLO (7.3.2)"),
-    ("upi", "the agent on another socket, its clock at 3, 2.5 and 2 GHz (7.3.3)"),
-    ("mtg2", "Mind the Gap, Figure 2: a bimodal load, slices ended by the worker's own timer"),
-    ("mtg3", "Mind the Gap, Figure 3: outstanding requests per worker, over 2.56 us one way"),
-    ("mtg4", "Mind the Gap, Figure 4: 5 us, 3 workers of Shinjuku against 4 of Shinjuku-Offload"),
-    ("mtg5", "Mind the Gap, Figure 5: 100 us, 15 workers against 16"),
-    (
-        "mtg6",
-        "Mind the Gap, Figure 6: 1 us, 15 workers against 16, and the SmartNIC that it asks for",
-    ),
-    ("sol", "memory (7.4): an iteration of SOL, and what it finds in 100 GiB and 1 TiB"),
-    ("beyond", "not in the paper: depth, cores, latency, slices, push and pull"),
-];
 
 /// The results of a run of `wave reproduce`.
 #[derive(Debug, Serialize)]

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use maud::{Markup, html};
 
 use super::figures::Figure;
+use super::group::GROUPS;
 use super::rows::{Kind, Row};
-use super::{IDS, Reproduction, plots, words};
+use super::{Reproduction, plots, words};
 use wave_lab::Failure;
 use wave_report::{Directory, document, figure};
 
@@ -90,7 +91,7 @@ fn draw(reproduction: &Reproduction) -> Result<Vec<Plot<'_>>, Failure> {
 
 /// The one-line description of a group.
 fn what(group: &str) -> &str {
-    IDS.iter().find(|(id, _)| *id == group).map_or("", |(_, what)| what)
+    GROUPS.iter().find(|known| known.id == group).map_or("", |group| group.about)
 }
 
 fn rows<'a>(reproduction: &'a Reproduction, group: &str) -> Vec<&'a Row> {
@@ -136,8 +137,10 @@ fn page(reproduction: &Reproduction, plots: &[Plot<'_>]) -> String {
             groups.push(group);
         }
     }
-    // In the order of `IDS`; unknown groups come last.
-    groups.sort_by_key(|group| IDS.iter().position(|(id, _)| id == group).unwrap_or(IDS.len()));
+    // In the order of `GROUPS`; unknown groups come last.
+    groups.sort_by_key(|group| {
+        GROUPS.iter().position(|known| known.id == *group).unwrap_or(GROUPS.len())
+    });
     let body = html! {
         p.lead {
             "What the Wave paper prints about scheduling, beside what the same core, policies and "

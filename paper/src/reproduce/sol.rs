@@ -5,8 +5,6 @@
 //! often it scans for it, and the cost when the hot part moves. Every batch is modelled; none is sampled. Space and policy have
 //! no link between them here.
 
-use std::collections::BTreeMap;
-
 use wave_core::clock::Nanos;
 use wave_core::layout::Config;
 use wave_core::link::Transport;
@@ -21,7 +19,9 @@ use wave_memory::wire::{BATCH_PAGES, Reading, STRIP_BATCHES};
 use wave_sim::memory::{self, Setup};
 
 use super::figures::{Curve, Figure};
-use super::jobs::{Done, Job};
+use super::group::{Group, Ours};
+use super::jobs::{ByName, Done, Job};
+use super::rows::Kind;
 use wave_experiments::measure;
 
 /// SOL with the shortest period of Wave 7.4.1.
@@ -123,12 +123,58 @@ pub(crate) fn manage_across(strips: u32, copies: Transport) -> Done {
     Done::of([("host", percent(report.host_busy)), ("agent", percent(report.agent_busy))])
 }
 
+pub(super) const SOL_GROUP: Group = Group {
+    id: "sol",
+    title: "SOL (7.4)",
+    about: "memory (7.4): an iteration of SOL, and what it finds in 100 GiB and 1 TiB",
+    is_seeded: false,
+    jobs: |_| jobs(),
+    figures: figures,
+    rows: &[
+        Ours::new("sol-on-host-1", Kind::Measured, |done| done.value("sol-iteration", "ms-1")).why("What the paper's iteration contains is not printed, so this is no comparison of like with like: ours decides what to scan and to move, takes in the readings of all 409,600 batches, draws for each, and sets its period. One and two cores are measured on this machine; four and more are extrapolated from these by Amdahl's law."),
+        Ours::new("sol-on-host-2", Kind::Measured, |done| done.value("sol-iteration", "ms-2")).why("What the paper's iteration contains is not printed, so this is no comparison of like with like: ours decides what to scan and to move, takes in the readings of all 409,600 batches, draws for each, and sets its period. One and two cores are measured on this machine; four and more are extrapolated from these by Amdahl's law."),
+        Ours::new("sol-on-host-4", Kind::Extrapolated, |done| extrapolated(4, done)).why("What the paper's iteration contains is not printed, so this is no comparison of like with like: ours decides what to scan and to move, takes in the readings of all 409,600 batches, draws for each, and sets its period. One and two cores are measured on this machine; four and more are extrapolated from these by Amdahl's law."),
+        Ours::new("sol-on-host-8", Kind::Extrapolated, |done| extrapolated(8, done)).why("What the paper's iteration contains is not printed, so this is no comparison of like with like: ours decides what to scan and to move, takes in the readings of all 409,600 batches, draws for each, and sets its period. One and two cores are measured on this machine; four and more are extrapolated from these by Amdahl's law."),
+        Ours::new("sol-on-host-16", Kind::Extrapolated, |done| extrapolated(16, done)).why("What the paper's iteration contains is not printed, so this is no comparison of like with like: ours decides what to scan and to move, takes in the readings of all 409,600 batches, draws for each, and sets its period. One and two cores are measured on this machine; four and more are extrapolated from these by Amdahl's law."),
+        Ours::new("sol-wave-1", Kind::Extrapolated, |_| None).why("No SmartNIC's cores have run this."),
+        Ours::new("sol-wave-2", Kind::Extrapolated, |_| None).why("No SmartNIC's cores have run this."),
+        Ours::new("sol-wave-4", Kind::Extrapolated, |_| None).why("No SmartNIC's cores have run this."),
+        Ours::new("sol-wave-8", Kind::Extrapolated, |_| None).why("No SmartNIC's cores have run this."),
+        Ours::new("sol-wave-16", Kind::Extrapolated, |_| None).why("No SmartNIC's cores have run this."),
+        Ours::new("sol-entries", Kind::Assumed, |_| copied_ms(readings_bytes())).why("The readings of 100 GiB, 16 bytes a batch, at the modelled link's assumed 16 GB/s. The paper does not print how many bytes it transfers."),
+        Ours::new("sol-decisions", Kind::Assumed, |done| copied_ms(moving(done)?.value("decisions-max")? * BYTES_PER_DECISION)).why("The most decisions that SOL makes at once over the modelled 100 GiB, 64 bytes each, at the modelled link's assumed 16 GB/s."),
+        Ours::new("sol-batch", Kind::Assumed, |_| Some(f64::from(BATCH_PAGES) * 4.0)),
+        Ours::new("sol-shortest", Kind::Assumed, |_| Some(ms(schedule().shortest))),
+        Ours::new("sol-longest", Kind::Assumed, |_| {
+            let Schedule { shortest, levels, .. } = schedule();
+            Some(ms(Nanos(shortest.0 << (levels - 1))))
+        }),
+        Ours::new("sol-epoch", Kind::Assumed, |_| {
+            let Schedule { shortest, epoch_periods, .. } = schedule();
+            Some(ms(Nanos(shortest.0 * u64::from(epoch_periods))))
+        }),
+        Ours::new("sol-reduction", Kind::ByConstruction, |done| {
+            let printed = |point: &&[f64; 3]| point[0] == PRINTED_EPOCH;
+            moving(done)?.points.iter().find(printed).map(|[_, resident, _]| 100.0 - resident)
+        }).why("A fifth of the modelled 100 GiB is hot because the paper leaves as much in DRAM. That SOL finds it, and nothing else, is ours."),
+    ],
+};
+
+/// The case whose hot part moves, under SOL.
+fn moving<'d>(done: &ByName<'d>) -> Option<&'d Done> {
+    done.get(&CASES[0].job(SOL))
+}
+
+fn ms(nanos: Nanos) -> f64 {
+    nanos.0 as f64 / 1e6
+}
+
 fn across_job(strips: u32, copies: &str) -> String {
     format!("sol-across-{copies}-{strips}")
 }
 
 /// A job per space and policy, longest first, and one that measures.
-pub fn jobs() -> Vec<Job> {
+fn jobs() -> Vec<Job> {
     let mut jobs = Vec::new();
     for (copies, name, _) in COPIES {
         for strips in ACROSS.into_iter().rev() {
@@ -208,7 +254,7 @@ fn schedule() -> Schedule {
 }
 
 /// Duration of an iteration on more cores, from those on one and two: a part that divides, and a part that does not.
-fn extrapolated(cores: u32, done: &BTreeMap<&str, &Done>) -> Option<f64> {
+fn extrapolated(cores: u32, done: &ByName<'_>) -> Option<f64> {
     let measured = done.get("sol-iteration")?;
     let (one, two) = (measured.value("ms-1")?, measured.value("ms-2")?);
     let parallel = (2.0 * (one - two)).clamp(0.0, one);
@@ -232,34 +278,9 @@ fn readings_bytes() -> f64 {
     (words.len() * BYTES_PER_WORD) as f64 * f64::from(CASES[0].strips)
 }
 
-/// Our figure for a printed figure.
-pub fn ours(id: &str, done: &BTreeMap<&str, &Done>) -> Option<f64> {
-    let Schedule { shortest, levels, epoch_periods } = schedule();
-    let ms = |nanos: Nanos| nanos.0 as f64 / 1e6;
-    let moving = done.get(CASES[0].job(SOL).as_str());
-    match id {
-        "sol-on-host-1" => done.get("sol-iteration")?.value("ms-1"),
-        "sol-on-host-2" => done.get("sol-iteration")?.value("ms-2"),
-        "sol-on-host-4" => extrapolated(4, done),
-        "sol-on-host-8" => extrapolated(8, done),
-        "sol-on-host-16" => extrapolated(16, done),
-        "sol-entries" => copied_ms(readings_bytes()),
-        "sol-decisions" => copied_ms(moving?.value("decisions-max")? * BYTES_PER_DECISION),
-        "sol-batch" => Some(f64::from(BATCH_PAGES) * 4.0),
-        "sol-shortest" => Some(ms(shortest)),
-        "sol-longest" => Some(ms(Nanos(shortest.0 << (levels - 1)))),
-        "sol-epoch" => Some(ms(Nanos(shortest.0 * u64::from(epoch_periods)))),
-        "sol-reduction" => {
-            let printed = |point: &&[f64; 3]| point[0] == PRINTED_EPOCH;
-            moving?.points.iter().find(printed).map(|[_, resident, _]| 100.0 - resident)
-        }
-        _ => None,
-    }
-}
-
-pub fn figures(done: &BTreeMap<&str, &Done>) -> Vec<Figure> {
+fn figures(done: &ByName<'_>) -> Vec<Figure> {
     let [moving, busy, terabyte] = CASES;
-    let of = |case: &Case, policy: &str| done.get(case.job(policy).as_str()).copied();
+    let of = |case: &Case, policy: &str| done.get(&case.job(policy));
     let curves = |case: &Case, points: &dyn Fn(&Done) -> Vec<[f64; 2]>| {
         let curve = |(policy, name): (&str, &str)| {
             Curve::ours(name, of(case, policy).map(points).unwrap_or_default())
@@ -353,7 +374,7 @@ pub fn figures(done: &BTreeMap<&str, &Done>) -> Vec<Figure> {
 }
 
 /// CPU cost of the copies to the host: a small part of its work.
-fn across(done: &BTreeMap<&str, &Done>) -> Figure {
+fn across(done: &ByName<'_>) -> Figure {
     let curve = |name: &str, title: &str| {
         let point = |strips: &u32| {
             let host = done.get(across_job(*strips, name).as_str())?.value("host")?;
@@ -378,7 +399,7 @@ fn across(done: &BTreeMap<&str, &Done>) -> Figure {
 }
 
 /// Duration of an iteration by number of cores: each curve in percent of its own first point.
-fn iterations(done: &BTreeMap<&str, &Done>) -> Figure {
+fn iterations(done: &ByName<'_>) -> Figure {
     let measured = |cores: u32| done.get("sol-iteration")?.value(&format!("ms-{cores}"));
     let of_one = |ms: &dyn Fn(usize, u32) -> Option<f64>, from: usize, to: usize| {
         let one = ms(0, CORES[0]);
@@ -462,10 +483,10 @@ mod tests {
     #[test]
     fn iteration_is_extrapolated_from_one_and_two_cores() {
         let done = Done::of([("ms-1", 10.0), ("ms-2", 6.0)]);
-        let done = BTreeMap::from([("sol-iteration", &done)]);
+        let done = ByName::from_iter([("sol-iteration", &done)]);
         // Eight tenths of the work divide.
         assert_eq!([2, 4, 16].map(|cores| extrapolated(cores, &done)), [6.0, 4.0, 2.5].map(Some));
-        assert_eq!(extrapolated(4, &BTreeMap::new()), None);
+        assert_eq!(extrapolated(4, &ByName::default()), None);
     }
 
     #[test]
@@ -474,10 +495,9 @@ mod tests {
             Done { points: vec![[3.0, 21.0, 0.0]], ..Done::of([("decisions-max", 100.0)]) };
         let measured = Done::of([("ms-1", 10.0), ("ms-2", 6.0)]);
         let name = CASES[0].job(SOL);
-        let done = BTreeMap::from([(name.as_str(), &moving), ("sol-iteration", &measured)]);
-        for printed in wave_sim::paper::printed().into_iter().filter(|row| row.group == "sol") {
-            let is_nic = printed.id.starts_with("sol-wave-");
-            assert_eq!(ours(&printed.id, &done).is_none(), is_nic, "{}", printed.id);
+        let done = ByName::from_iter([(name.as_str(), &moving), ("sol-iteration", &measured)]);
+        for Ours { id, of, .. } in SOL_GROUP.rows {
+            assert_eq!(of(&done).is_none(), id.starts_with("sol-wave-"), "{id}");
         }
         for (at, cores) in CORES.iter().enumerate() {
             let printed = |id: &str| {
@@ -487,6 +507,7 @@ mod tests {
             assert_eq!(printed("sol-on-host"), Some(ON_HOST_MS[at]));
             assert_eq!(printed("sol-wave"), Some(WAVE_MS[at]));
         }
-        assert_eq!(ours("sol-longest", &done), Some(9_600.0));
+        let longest = SOL_GROUP.rows.iter().find(|ours| ours.id == "sol-longest").unwrap();
+        assert_eq!((longest.of)(&done), Some(9_600.0));
     }
 }

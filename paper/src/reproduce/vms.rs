@@ -9,14 +9,17 @@ use std::rc::Rc;
 use wave_core::clock::Nanos;
 use wave_sim::clocks::{Ticks, Turbo};
 use wave_sim::enclave::{Enclave, Setup};
-use wave_sim::paper::{Model, Rung};
+use wave_sim::paper::{HOST_GHZ, Model, Rung};
 use wave_sim::vcpus::Vcpus;
 use wave_sim::world::World;
 
-use super::jobs::{Done, Job};
+use super::figures::{Curve, Figure};
+use super::group::{Group, Ours};
+use super::jobs::{ByName, Done, Job};
+use super::rows::Kind;
 
 /// Numbers of active vCPUs per machine.
-pub const ACTIVE: [u16; 11] = [1, 8, 16, 24, 31, 32, 48, 63, 64, 96, 128];
+const ACTIVE: [u16; 11] = [1, 8, 16, 24, 31, 32, 48, 63, 64, 96, 128];
 /// Physical cores of the socket: with ticks, none of them sleeps deeply.
 const PHYSICAL: u32 = 64;
 /// The policy (7.2.4): quanta of 5 to 10 ms, checked every millisecond.
@@ -26,8 +29,47 @@ const TICKS: Ticks = Ticks { period: Nanos::from_millis(1), cost: Nanos::from_mi
 /// Range of a tick's cost, by the same source.
 const TICK_COSTS: [Nanos; 2] = [Nanos::from_micros(5), Nanos::from_micros(15)];
 
+// Inputs: the policy's quanta, the table's highest frequency, and numbers of active vCPUs.
+pub(super) const FIGURE_5A: Group = Group {
+    id: "fig5a",
+    title: "Figure 5a",
+    about: "the conditions of the virtual machines' experiment",
+    is_seeded: false,
+    jobs: |_| Vec::new(),
+    figures: |_| Vec::new(),
+    rows: &[
+        Ours::new("fig5a-tick-period", Kind::Assumed, |_| Some(1.0)),
+        Ours::new("fig5a-quantum", Kind::Assumed, |_| Some(10.0)),
+        Ours::new("fig5a-frequency", Kind::Assumed, |_| Some(HOST_GHZ)),
+        Ours::new("fig5a-smaller-boost-from", Kind::Assumed, |_| Some(32.0)),
+        Ours::new("fig5a-second-siblings-from", Kind::Assumed, |_| Some(64.0)),
+        Ours::new("fig5a-no-boost-at", Kind::Assumed, |_| Some(128.0)),
+    ],
+};
+
+pub(super) const FIGURE_5B: Group = Group {
+    id: "fig5b",
+    title: "Figure 5b",
+    about: "virtual machines: what is gained without timer ticks",
+    is_seeded: false,
+    jobs: jobs,
+    figures: |done| vec![virtual_machines(done)],
+    rows: &[
+        Ours::new("fig5b-gain-1", Kind::Predicted, |done| done.value("fig5-1", "gain")).within(|done| uncertain(done, "fig5-1", 1.0)).why("Rests on a turbo table that AMD does not publish (data/turbo.toml, each step within 5%), and on idle cores that ticks keep from sleeping deeply counting as active."),
+        Ours::new("fig5b-gain-31", Kind::Predicted, |done| done.value("fig5-31", "gain")).within(|done| uncertain(done, "fig5-31", 1.0)).why("Rests on a turbo table that AMD does not publish (data/turbo.toml, each step within 5%), and on idle cores that ticks keep from sleeping deeply counting as active."),
+        Ours::new("fig5b-gain-128", Kind::Predicted, |done| done.value("fig5-128", "gain")).within(|done| uncertain(done, "fig5-128", 1.0)).why("No turbo is left here, so this is what ticks take: we assume 10 us each, the middle of what Tsafrir (ExpCS 2007) measured; the paper's 1.7% would be 17 us, which a guest's exit and entry may explain."),
+        Ours::new("fig5b-cores-saved", Kind::Predicted, |done| Some(done.value("fig5-128", "gain")? / 100.0 * 256.0)).within(|done| uncertain(done, "fig5-128", 2.56)).why("No turbo is left here, so this is what ticks take: we assume 10 us each, the middle of what Tsafrir (ExpCS 2007) measured; the paper's 1.7% would be 17 us, which a guest's exit and entry may explain."),
+        Ours::new("fig5b-gain-slides", Kind::Predicted, |done| done.value("fig5-1", "gain")).within(|done| uncertain(done, "fig5-1", 1.0)).why("Rests on a turbo table that AMD does not publish (data/turbo.toml, each step within 5%), and on idle cores that ticks keep from sleeping deeply counting as active."),
+    ],
+};
+
+/// What the uncertainty of a job's inputs leaves open, in this many units of its gain.
+fn uncertain(done: &ByName<'_>, job: &str, times: f64) -> Option<[f64; 2]> {
+    Some([times * done.value(job, "gain_low")?, times * done.value(job, "gain_high")?])
+}
+
 /// A job for each number of active vCPUs.
-pub fn jobs(model: &Model) -> Vec<Job> {
+fn jobs(model: &Model) -> Vec<Job> {
     let job = |active: u16| {
         let model = model.clone();
         Job::new(format!("fig5-{active}"), move || {
@@ -77,4 +119,36 @@ fn work(setup: &Setup, active: u16, ticks: Option<Ticks>, ghz: f64) -> f64 {
     let work = app.work() / measure.0 as f64;
     world.end();
     work
+}
+fn virtual_machines(done: &ByName<'_>) -> Figure {
+    let jobs = ACTIVE.iter().filter_map(|active| {
+        let done = done.get(format!("fig5-{active}").as_str())?;
+        Some((
+            f64::from(*active),
+            done.value("gain")?,
+            done.value("gain_low")?,
+            done.value("gain_high")?,
+        ))
+    });
+    let jobs: Vec<_> = jobs.collect();
+    let ours = Curve {
+        name: "Wave over On-Host, with its inputs' uncertainty".to_owned(),
+        points: jobs.iter().map(|(active, gain, ..)| [*active, *gain]).collect(),
+        band: jobs.iter().map(|(_, _, low, high)| [*low, *high]).collect(),
+        paper: false,
+    };
+    let paper = Curve::paper("paper", vec![[1.0, 11.2], [31.0, 9.7], [128.0, 1.7]]);
+    Figure {
+        id: "fig5b".to_owned(),
+        group: "fig5b".to_owned(),
+        title: "Figure 5b: virtual machines without timer ticks".to_owned(),
+        x: "active vCPUs of each machine".to_owned(),
+        y: "more work done, %".to_owned(),
+        log_x: false,
+        y_max: None,
+        text: "Turbo frequencies are from a table that was not fitted to this figure; the band is \
+               what its uncertainty, and that of a tick's cost (5 to 15 us), make of the result."
+            .to_owned(),
+        curves: vec![ours, paper],
+    }
 }

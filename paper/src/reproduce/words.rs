@@ -1,6 +1,7 @@
 //! Wording of rows: groups' names, figures with their units, differences, and a line per group.
 
 use super::Reproduction;
+pub use super::group::title;
 use super::rows::{Kind, Row};
 use wave_report::plot::style::axis_number;
 
@@ -8,30 +9,6 @@ use wave_report::plot::style::axis_number;
 pub const CLOSE_PERCENT: f64 = 3.0;
 /// The same limit for figures in percent, in percentage points.
 pub const CLOSE_POINTS: f64 = 1.0;
-
-/// A group's name for readers; its id if it has no other.
-pub fn title(group: &str) -> &str {
-    match group {
-        "table2" => "Table 2",
-        "table3" => "Table 3",
-        "ladder" => "Ladder (7.2.2)",
-        "fig4a" => "Figure 4a",
-        "fig4b" => "Figure 4b",
-        "fig5a" => "Figure 5a",
-        "fig5b" => "Figure 5b",
-        "fig6a" => "Figure 6a",
-        "fig6b" => "Figure 6b",
-        "upi" => "UPI (7.3.3)",
-        "mtg2" => "Mind the Gap, Figure 2",
-        "mtg3" => "Mind the Gap, Figure 3",
-        "mtg4" => "Mind the Gap, Figure 4",
-        "mtg5" => "Mind the Gap, Figure 5",
-        "mtg6" => "Mind the Gap, Figure 6",
-        "sol" => "SOL (7.4)",
-        "beyond" => "Beyond the paper",
-        other => other,
-    }
-}
 
 /// The printed figure or range, with its unit.
 pub fn printed(row: &Row) -> String {
