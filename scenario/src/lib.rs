@@ -46,3 +46,6 @@ pub fn kind_of(path: &Path, text: &str, known: &[&str]) -> Result<Option<String>
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
