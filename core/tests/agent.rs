@@ -1,9 +1,5 @@
 //! An agent that receives a snapshot that is out of date.
 
-mod common;
-
-use common::nasty::{Bell, Link};
-use common::shape;
 use wave_core::agent::Agent;
 use wave_core::clock::Nanos;
 use wave_core::control::HostControl;
@@ -14,6 +10,8 @@ use wave_core::outcome::Outcome;
 use wave_core::park::PARKED;
 use wave_core::policy::{Choice, Desk, Policy, Progress};
 use wave_core::snapshot::{CoreRecord, Snapshot};
+use wave_core_testing::nasty::{Bell, Link};
+use wave_core_testing::shape;
 
 /// Makes one decision.
 struct Once(Option<Choice>);
@@ -39,7 +37,7 @@ impl Policy for Once {
 /// Its status decides. Found when a core slept for ever with a prestaged decision in its queue.
 #[test]
 fn a_sleeping_core_is_kicked_even_if_it_runs_in_the_snapshot() {
-    for name in common::SHAPES {
+    for name in wave_core_testing::SHAPES {
         for sleeps in [true, false] {
             let (messages, decisions) = shape(name, 8, 8);
             let config = Config { messages, decisions, subjects: 1, ..Config::coherent(1) };

@@ -1,13 +1,9 @@
 //! Bulk data over a link that reorders and delays: all of it arrives once and in order, extents are returned,
 //! and errors name a peer that lies.
 
-mod common;
-
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use common::nasty::{Bell, Link, NastyPort};
-use common::{Replay, rng, seeds, shape};
 use rand::Rng;
 use wave_core::agent::{Agent, AgentError};
 use wave_core::clock::Nanos;
@@ -19,6 +15,8 @@ use wave_core::message::{Decision, KIND_BULK, Message, Sequence, Subject};
 use wave_core::outcome::Outcome;
 use wave_core::policy::{BadBulk, Desk, Policy, Progress};
 use wave_core::snapshot::{CoreRecord, Snapshot};
+use wave_core_testing::nasty::{Bell, Link, NastyPort};
+use wave_core_testing::{Replay, rng, seeds, shape};
 
 /// Keeps the bulk data that it receives; refuses a zero.
 struct Listener(Rc<RefCell<Vec<Vec<u64>>>>);

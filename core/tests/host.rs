@@ -1,9 +1,5 @@
 //! The entries that a host core sends at a switch, and its parking, over the worst link.
 
-mod common;
-
-use common::nasty::{Link, NastyPort};
-use common::shape;
 use wave_core::clock::Nanos;
 use wave_core::endpoint::{Receiver, Sender};
 use wave_core::host::{HostCore, Mechanism, Next, preempt_word};
@@ -13,6 +9,8 @@ use wave_core::message::{Decision, FLAG_ATOMIC, Message, Sequence, Subject, TxnI
 use wave_core::outcome::Code;
 use wave_core::park::PARKED;
 use wave_core::queue::{Entry, Tag};
+use wave_core_testing::nasty::{Link, NastyPort};
+use wave_core_testing::shape;
 
 /// Commits decisions with an even argument.
 struct Even;
@@ -99,7 +97,7 @@ fn message(sequence: u32) -> Message {
 
 #[test]
 fn message_and_outcome_of_a_switch_travel_together_at_once() {
-    for name in common::SHAPES {
+    for name in wave_core_testing::SHAPES {
         let mut desk = Desk::new(name);
         desk.decide(2, 0);
         desk.core.prefetch(&desk.host);
@@ -116,7 +114,7 @@ fn message_and_outcome_of_a_switch_travel_together_at_once() {
 
 #[test]
 fn a_refusal_is_reported_and_changes_no_run() {
-    for name in common::SHAPES {
+    for name in wave_core_testing::SHAPES {
         let mut desk = Desk::new(name);
         desk.decide(1, 0);
         desk.decide(2, FLAG_ATOMIC);
@@ -137,7 +135,7 @@ fn a_refusal_is_reported_and_changes_no_run() {
 
 #[test]
 fn a_core_without_a_decision_asks_parks_and_announces_both() {
-    for name in common::SHAPES {
+    for name in wave_core_testing::SHAPES {
         let mut desk = Desk::new(name);
         desk.core.hold(message(7));
         let parked = (0..100).any(|_| desk.poll() == Next::Park);
@@ -156,7 +154,7 @@ fn a_core_without_a_decision_asks_parks_and_announces_both() {
 /// while that core runs. The core finds out when it parks.
 #[test]
 fn a_core_that_parks_wakes_a_sleeping_agent() {
-    for name in common::SHAPES {
+    for name in wave_core_testing::SHAPES {
         let mut desk = Desk::new(name);
         desk.link.poke(Home::Host, desk.layout.agent_parked, 0, PARKED);
         desk.core.hold(message(7));
@@ -169,7 +167,7 @@ fn a_core_that_parks_wakes_a_sleeping_agent() {
 /// After a loss, a request alone does not tell the agent whether a snapshot is older.
 #[test]
 fn a_core_that_lost_a_message_asks_again_when_it_parks() {
-    for name in common::SHAPES {
+    for name in wave_core_testing::SHAPES {
         let mut desk = Desk::new(name);
         for sequence in 0..5 {
             desk.core.send(&desk.host, &message(sequence));
@@ -197,7 +195,7 @@ fn a_core_that_answered_offline_asks_once_its_queue_is_empty() {
             Err(Code::CpuOffline)
         }
     }
-    for name in common::SHAPES {
+    for name in wave_core_testing::SHAPES {
         let mut desk = Desk::new(name);
         desk.link.poke(Home::Host, desk.layout.agent_parked, 0, PARKED);
         desk.decide(2, 0);
@@ -235,7 +233,7 @@ fn a_core_does_not_park_before_its_credit_has_gone_back() {
 
 #[test]
 fn an_invalid_decision_is_skipped_and_is_the_agents_fault() {
-    for name in common::SHAPES {
+    for name in wave_core_testing::SHAPES {
         let mut desk = Desk::new(name);
         desk.down.push(&desk.agent, Tag { kind: 1, flags: 0 }, &[1, 2]).unwrap();
         desk.decide(2, 0);
@@ -268,7 +266,7 @@ fn a_preemption_names_one_run() {
 
 #[test]
 fn a_message_that_finds_no_room_is_reported_as_lost() {
-    for name in common::SHAPES {
+    for name in wave_core_testing::SHAPES {
         let mut desk = Desk::new(name);
         for sequence in 0..4 {
             desk.core.send(&desk.host, &message(sequence));

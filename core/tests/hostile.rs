@@ -1,10 +1,6 @@
 //! A peer that writes anything at any time: no side panics, nothing is committed that the table does
 //! not allow, and the error or the signal names the side at fault.
 
-mod common;
-
-use common::nasty::{Bell, Link};
-use common::{Replay, SHAPES, seeds, shape};
 use rand::Rng;
 use rand_pcg::Pcg32;
 use wave_core::agent::{Agent, AgentError, Step};
@@ -24,6 +20,8 @@ use wave_core::outcome::{Code, Outcome};
 use wave_core::policy::{Choice, Desk, Policy, Progress};
 use wave_core::queue::{Entry, Ring, Tag};
 use wave_core::snapshot::{self, CoreRecord, Snapshot, State};
+use wave_core_testing::nasty::{Bell, Link};
+use wave_core_testing::{Replay, SHAPES, seeds, shape};
 
 /// A word that is likely to have a meaning somewhere in the protocol, or a random one.
 fn word(rng: &mut Pcg32) -> u64 {
@@ -99,7 +97,7 @@ fn a_hostile_agent_harms_nobody() {
     let many = seeds.end - seeds.start >= 1500;
     for seed in seeds {
         let _replay = Replay(seed, "-p wave-core --test hostile a_hostile_agent");
-        let mut rng = common::rng(seed);
+        let mut rng = wave_core_testing::rng(seed);
         let name = SHAPES[rng.random_range(0..SHAPES.len())];
         let layout = layout(name, 1);
         let link = Link::new(&layout, name == "coherent", seed);
@@ -254,7 +252,7 @@ fn a_hostile_host_only_ends_the_agent() {
     let many = seeds.end - seeds.start >= 3000;
     for seed in seeds {
         let _replay = Replay(seed, "-p wave-core --test hostile a_hostile_host");
-        let mut rng = common::rng(seed);
+        let mut rng = wave_core_testing::rng(seed);
         let name = SHAPES[rng.random_range(0..SHAPES.len())];
         let layout = layout(name, 2);
         let link = Link::new(&layout, name == "coherent", seed);
@@ -332,7 +330,7 @@ fn any_header_is_read_or_refused_by_name() {
     let many = seeds.end - seeds.start >= 30_000;
     for seed in seeds {
         let _replay = Replay(seed, "-p wave-core --test hostile any_header");
-        let mut rng = common::rng(seed);
+        let mut rng = wave_core_testing::rng(seed);
         let mut config = layout(SHAPES[rng.random_range(0..SHAPES.len())], 2).config;
         if rng.random() {
             let mut pool = |producer, scope| PoolConfig {
@@ -398,7 +396,7 @@ fn any_snapshot_is_read_or_refused_by_name() {
     let many = seeds.end - seeds.start >= 20_000;
     for seed in seeds {
         let _replay = Replay(seed, "-p wave-core --test hostile any_snapshot");
-        let mut rng = common::rng(seed);
+        let mut rng = wave_core_testing::rng(seed);
         let layout = layout("coherent", 2);
         let link = Link::new(&layout, true, seed);
         let port = link.port(Side::Agent, &layout);
@@ -439,7 +437,7 @@ fn any_snapshot_is_read_or_refused_by_name() {
 
 #[test]
 fn any_entry_is_decoded_or_refused_by_name() {
-    let mut rng = common::rng(7);
+    let mut rng = wave_core_testing::rng(7);
     let (mut good, mut bad) = (0, 0);
     for _ in 0..100_000 {
         let words: Vec<u64> = (0..rng.random_range(0..=7)).map(|_| word(&mut rng)).collect();

@@ -1,10 +1,6 @@
 //! Orderings, in every interleaving with a few preemptions: the real queue, host protocol and agent
 //! loop over memory whose every access is model-checked.
 
-#[path = "common/loom.rs"]
-mod link;
-
-use link::{Bell, LoomPort, check, port};
 use loom::thread;
 use wave_core::agent::{Agent, Step};
 use wave_core::clock::Nanos;
@@ -18,6 +14,7 @@ use wave_core::park::ParkWord;
 use wave_core::policy::{Choice, Desk, Policy, Progress};
 use wave_core::queue::{Consumer, Producer, PushError, Ring, Tag};
 use wave_core::snapshot::{CoreRecord, Record, Snapshot, State};
+use wave_core_testing::loom::{Bell, LoomPort, check, port};
 
 /// Payloads are seen whole with their lap word, and an entry is overwritten only after it was
 /// consumed.

@@ -1,12 +1,8 @@
 //! Notes in a queue, over every layout and the worst link: the receiver gets a note of every open
 //! request, even when notes are dropped or the receiver is new.
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::nasty::{Bell, Link, NastyPort};
-use common::{SHAPES, shape};
 use proptest::prelude::*;
 use wave_core::layout::{Config, Layout};
 use wave_core::link::{Home, Side};
@@ -14,6 +10,8 @@ use wave_core::message::Subject;
 use wave_core::note::queue::{NoteError, NoteReceiver, NoteSender};
 use wave_core::note::{NOTE_REQUEST, Request};
 use wave_core::policy::Note;
+use wave_core_testing::nasty::{Bell, Link, NastyPort};
+use wave_core_testing::{SHAPES, shape};
 
 /// Threads, at most: no more notes than three quarters of the smallest queue.
 const THREADS: u32 = 6;

@@ -1,14 +1,12 @@
 //! Every pushed entry is popped once and in order, over every layout and the worst link.
 
-mod common;
-
-use common::queue_model::{Direction, Operation, run, run_bytes};
-use common::{SHAPES, shape};
 use proptest::prelude::*;
 use wave_core::endpoint::{Receiver, Sender};
 use wave_core::layout::{Config, Layout};
 use wave_core::link::{Home, Side};
 use wave_core::queue::{Consumer, Producer, PushError, Tag};
+use wave_core_testing::queue_model::{Direction, Operation, run, run_bytes};
+use wave_core_testing::{SHAPES, shape};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
@@ -34,11 +32,11 @@ fn fuzzed_queue() {
     bolero::check!().with_iterations(500).for_each(run_bytes);
 }
 
-fn place(name: &str) -> (Layout, common::nasty::Link) {
+fn place(name: &str) -> (Layout, wave_core_testing::nasty::Link) {
     let (messages, decisions) = shape(name, 4, 4);
     let config = Config { messages, decisions, subjects: 1, ..Config::coherent(1) };
     let layout = Layout::new(config).unwrap();
-    let link = common::nasty::Link::new(&layout, name == "coherent", 1);
+    let link = wave_core_testing::nasty::Link::new(&layout, name == "coherent", 1);
     (layout, link)
 }
 

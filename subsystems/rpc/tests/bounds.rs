@@ -1,16 +1,13 @@
 //! Limits of calls, and what happens beyond them.
 
-#[path = "../../../core/tests/common/mod.rs"]
-mod common;
-
 use bytes::Bytes;
-use common::nasty::{Bell, Link, NastyPort};
 use wave_core::agent::Step;
 use wave_core::clock::Nanos;
 use wave_core::endpoint::Sender;
 use wave_core::layout::{Config, Layout, write_header};
 use wave_core::link::{Home, Port, Side};
 use wave_core::message::Subject;
+use wave_core_testing::nasty::{Bell, Link, NastyPort};
 use wave_rpc::boxes::{FRAME_BYTES_MAX, Outbox};
 use wave_rpc::dispatch::{Arrival, Dispatch, Event, Refused};
 use wave_rpc::extents::{Extents, PayloadConfig};

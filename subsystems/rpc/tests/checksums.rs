@@ -1,17 +1,14 @@
 //! Damage in a window: a message arrives unchanged, or the damage is detected. Without checksums, a soak test that wrote into a
 //! window got 34 wrong values of 3,839, in calls that ended with OK.
 
-#[path = "../../../core/tests/common/mod.rs"]
-mod common;
-
-use common::nasty::{Link, NastyPort};
-use common::{seeds, shape};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
 use wave_core::endpoint::{Receiver, Sender};
 use wave_core::layout::{Config, Layout};
 use wave_core::link::{Home, LINE_WORDS, Side};
 use wave_core::message::Subject;
+use wave_core_testing::nasty::{Link, NastyPort};
+use wave_core_testing::{seeds, shape};
 use wave_rpc::boxes::{BadFrame, FRAME_BYTES_MAX, Inbox, Outbox};
 use wave_rpc::extents::{Extents, PayloadConfig};
 use wave_rpc::wire::{Head, MESSAGE};

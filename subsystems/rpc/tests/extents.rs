@@ -1,15 +1,12 @@
 //! Payloads in extents: both directions at once through the smallest queues and pools, and invalid entries of a peer.
 
-#[path = "../../../core/tests/common/mod.rs"]
-mod common;
-
-use common::nasty::{Link, NastyPort};
-use common::shape;
 use wave_core::endpoint::{Receiver, Sender};
 use wave_core::layout::{Config, Layout};
 use wave_core::link::Side;
 use wave_core::message::Subject;
 use wave_core::queue::Tag;
+use wave_core_testing::nasty::{Link, NastyPort};
+use wave_core_testing::shape;
 use wave_rpc::boxes::{Inbox, Outbox};
 use wave_rpc::extents::{Extents, PayloadConfig};
 use wave_rpc::wire::{DATA, EXTENT, Head, MESSAGE, RETURN};

@@ -1,14 +1,9 @@
 //! A peer that writes arbitrary words: no side panics, the error names the side at fault, and events for handlers and fronts
 //! stay consistent.
 
-#[path = "../../../core/tests/common/mod.rs"]
-mod common;
-
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use common::nasty::{Bell, Link, NastyPort};
-use common::{Replay, SHAPES, seeds, shape};
 use rand::Rng;
 use rand_pcg::Pcg32;
 use wave_core::agent::Step;
@@ -17,6 +12,8 @@ use wave_core::endpoint::{Receiver, Sender};
 use wave_core::layout::{Config, Layout, QueuePlace, write_header};
 use wave_core::link::{Home, LINE_WORDS, Port, Side};
 use wave_core::message::Subject;
+use wave_core_testing::nasty::{Bell, Link, NastyPort};
+use wave_core_testing::{Replay, SHAPES, seeds, shape};
 use wave_rpc::boxes::{Inbox, Outbox};
 use wave_rpc::dispatch::{Arrival, Dispatch, Event};
 use wave_rpc::extents::{Extents, PayloadConfig};
@@ -180,7 +177,7 @@ fn a_hostile_agent_harms_nobody() {
     let many = seeds.end - seeds.start >= 2000;
     for seed in seeds {
         let _replay = Replay(seed, "-p wave-rpc --test hostile a_hostile_agent");
-        let mut rng = common::rng(seed);
+        let mut rng = wave_core_testing::rng(seed);
         let (name, layout) = layout(&mut rng, 1);
         let link = Link::new(&layout, name == "coherent", seed);
         let port = link.port(Side::Host, &layout);
@@ -425,7 +422,7 @@ fn a_hostile_host_only_ends_the_agent() {
     let many = seeds.end - seeds.start >= 2000;
     for seed in seeds {
         let _replay = Replay(seed, "-p wave-rpc --test hostile a_hostile_host");
-        let mut rng = common::rng(seed);
+        let mut rng = wave_core_testing::rng(seed);
         let (name, layout) = layout(&mut rng, 2);
         let link = Link::new(&layout, name == "coherent", seed);
         let port = link.port(Side::Host, &layout);

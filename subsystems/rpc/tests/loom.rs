@@ -1,11 +1,7 @@
 //! Memory orderings, in every interleaving with a few preemptions: a worker or an agent goes to sleep while the other side
 //! sends. Every access to the window is model-checked.
 
-#[path = "../../../core/tests/common/loom.rs"]
-mod link;
-
 use bytes::Bytes;
-use link::{Bell, LoomPort, check, port};
 use loom::thread;
 use wave_core::agent::Step;
 use wave_core::clock::Nanos;
@@ -13,6 +9,7 @@ use wave_core::endpoint::Sender;
 use wave_core::layout::{Config, Layout, PoolPlace, QueuePlace, write_header};
 use wave_core::link::{Doorbell, Home, Side, Transport};
 use wave_core::message::Subject;
+use wave_core_testing::loom::{Bell, LoomPort, check, port};
 use wave_rpc::boxes::Outbox;
 use wave_rpc::dispatch::{Arrival, Dispatch, Event};
 use wave_rpc::extents::{Extents, PayloadConfig};

@@ -3,17 +3,15 @@
 //!
 //! `WAVE_SEED=n` replays one seed, `WAVE_SEEDS=n` runs the first n.
 
-#[path = "../../../core/tests/common/mod.rs"]
-mod common;
 mod model;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use common::{Replay, seeds};
 use model::{Shape, World};
 use rand::Rng;
 use wave_core::clock::Nanos;
+use wave_core_testing::{Replay, seeds};
 use wave_sched::scheduler::{Reason, Run, Scheduled, Scheduler, Thread};
 
 /// What a scheduler knows from its calls, and how often each was made.
@@ -116,7 +114,7 @@ impl Scheduler for Accountant {
 
 /// A world whose agents keep accounts, those of the newest one, and a random shape with all that can go wrong.
 fn world(seed: u64) -> (World, Arc<Mutex<Accounts>>) {
-    let mut rng = common::rng(seed);
+    let mut rng = wave_core_testing::rng(seed);
     let shape = Shape {
         requests: rng.random_range(0..4) == 0,
         takeovers: rng.random(),

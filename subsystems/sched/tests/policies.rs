@@ -2,11 +2,8 @@
 //!
 //! `WAVE_SEED=n` replays one seed, `WAVE_SEEDS=n` runs the first n.
 
-#[path = "../../../core/tests/common/mod.rs"]
-mod common;
 mod model;
 
-use common::{Replay, seeds};
 use model::{Shape, World};
 use rand::Rng;
 use rand_pcg::Pcg32;
@@ -18,6 +15,7 @@ use wave_core::note::Request;
 use wave_core::outcome::{Code, Outcome};
 use wave_core::policy::Decisions;
 use wave_core::snapshot::{CoreRecord, Record, Snapshot, State};
+use wave_core_testing::{Replay, seeds};
 use wave_sched::policies;
 use wave_sched::policies::NAMES;
 use wave_sched::wire::{Event, Kind};
@@ -41,7 +39,7 @@ fn no_thread_is_decided_twice_or_forgotten() {
         let (mut commits, mut preemptions, mut slices) = (0, 0, 0);
         for seed in seeds.clone() {
             let _replay = Replay(seed, "-p wave-sched --test policies");
-            let shape = Shape::random(&mut common::rng(seed));
+            let shape = Shape::random(&mut wave_core_testing::rng(seed));
             println!("{seed}: {policy} {shape:?}");
             let mut world = World::new(policy, seed, shape);
             world.busy(2000);
@@ -77,7 +75,8 @@ fn no_request_is_forgotten() {
         let (mut commits, mut awaited) = (0, 0);
         for seed in seeds.clone() {
             let _replay = Replay(seed, "-p wave-sched --test policies");
-            let shape = Shape { requests: true, ..Shape::random(&mut common::rng(seed)) };
+            let shape =
+                Shape { requests: true, ..Shape::random(&mut wave_core_testing::rng(seed)) };
             println!("{seed}: {policy} {shape:?}");
             let mut world = World::new(policy, seed, shape);
             world.busy(2000);
@@ -148,7 +147,11 @@ fn no_thread_starves() {
     for policy in NAMES.iter().chain(&BUSY) {
         for seed in seeds(10) {
             let _replay = Replay(seed, "-p wave-sched --test policies");
-            let shape = Shape { cores: 2, subjects: 12, ..Shape::random(&mut common::rng(seed)) };
+            let shape = Shape {
+                cores: 2,
+                subjects: 12,
+                ..Shape::random(&mut wave_core_testing::rng(seed))
+            };
             println!("{seed}: {policy} {shape:?}");
             let mut world = World::new(policy, seed, shape);
             world.busy(2000);
@@ -222,7 +225,7 @@ fn a_lying_host_harms_no_policy() {
     for policy in NAMES.iter().chain(&BUSY) {
         for seed in seeds(100) {
             let _replay = Replay(seed, "-p wave-sched --test policies");
-            let mut rng = common::rng(seed);
+            let mut rng = wave_core_testing::rng(seed);
             let (cores, prestage) = (rng.random_range(1..=3), rng.random_range(0..=2));
             let config = Config { subjects: 4, prestage, ..Config::coherent(cores) };
             let made = policies::by_name(policy, &config).unwrap();

@@ -1,17 +1,13 @@
 //! Memory orderings, in every interleaving with a few preemptions: a process uses shared connections while the agent asks it to stop.
 //! Every access to the words is model-checked.
 
-#[path = "../../../core/tests/common/loom.rs"]
-#[allow(dead_code, reason = "doorbells are for others")]
-mod link;
-
-use link::{check, port};
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;
 use loom::sync::atomic::Ordering::Relaxed;
 use loom::thread;
 use wave_core::layout::Layout;
 use wave_core::link::Home;
+use wave_core_testing::loom::{check, port};
 use wave_tcp::context::{PauseWords, window};
 
 /// Calls of the process.

@@ -1,4 +1,6 @@
-//! A kind of experiment of one's own: round trips of messages through a socket pair, by their size.
+//! A kind of experiment of one's own: round trips through a socket pair, for several message sizes.
+
+#![forbid(unsafe_code)]
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

@@ -1,5 +1,7 @@
 //! Runs scenarios of every kind that Wave has, and of this crate's.
 
+#![forbid(unsafe_code)]
+
 use std::path::Path;
 use std::process::ExitCode;
 

@@ -8,8 +8,6 @@
 //!
 //! `WAVE_SEED=n` replays one seed; `WAVE_SEEDS=n` runs the first n.
 
-#[path = "../../../../core/tests/common/mod.rs"]
-mod common;
 mod polls;
 mod world;
 
@@ -17,13 +15,13 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use common::{Replay, rng, seeds};
 use rand::Rng;
 use rand_pcg::Pcg32;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 use rustix::pipe::{PipeFlags, pipe_with};
+use wave_core_testing::{Replay, rng, seeds};
 use wave_readiness::{Alone, Event, EventData, EventFlags, Target, Timespec};
 use world::{Sets, World, number, place};
 

@@ -9,9 +9,9 @@ use rand::Rng;
 use rustix::event::{PollFd, PollFlags, poll as their_poll};
 use wave_readiness::{Alone, Bits, EventFlags, Polled, Target, poll, select};
 
-use crate::common::{Replay, seeds};
 use crate::world::number;
 use crate::{AT_ONCE, Named, Program};
+use wave_core_testing::{Replay, seeds};
 
 /// All descriptors of the tests are below this number.
 const COUNT: usize = 1024;

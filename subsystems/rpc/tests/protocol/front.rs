@@ -15,8 +15,8 @@ use wave_rpc::steer;
 use wave_rpc::wire::WINDOW_BYTES;
 
 use crate::book::{self, Over, Plan, Script, Shared, Watched, fill, is_odd, name};
-use crate::common::nasty::{Bell, NastyPort};
 use crate::host::{Incarnation, service};
+use wave_core_testing::nasty::{Bell, NastyPort};
 
 /// State of an agent's loop. It parks in three steps; anything may happen between two of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,7 +20,7 @@ use wave_rpc::stub::{Event, SendError, Stub, Wait};
 use wave_rpc::wire::{Begin, COMPRESSED, END, Head, SERVICE};
 
 use crate::book::{self, Plan, Script, Shared, fill, is_odd, said};
-use crate::common::nasty::{Bell, Link, NastyPort};
+use wave_core_testing::nasty::{Bell, Link, NastyPort};
 
 /// How far the host's clock is ahead of the agent's.
 const HOST_AHEAD: Nanos = Nanos(1 << 50);

@@ -4,8 +4,6 @@
 //! `WAVE_SEED=n` replays one seed, `WAVE_SEEDS=n` runs the first n.
 
 mod book;
-#[path = "../../../../core/tests/common/mod.rs"]
-mod common;
 mod front;
 mod host;
 
@@ -13,7 +11,6 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use book::{Book, Over, Shared};
-use common::{Replay, SHAPES, seeds, shape};
 use front::{Clients, Life, Loop};
 use host::{Host, Incarnation};
 use rand::Rng;
@@ -21,6 +18,7 @@ use rand_pcg::Pcg32;
 use wave_core::clock::Nanos;
 use wave_core::layout::{Config, Layout};
 use wave_core::link::{Home, Mapping, Transport};
+use wave_core_testing::{Replay, SHAPES, seeds, shape};
 use wave_rpc::extents::PayloadConfig;
 
 struct World {
@@ -53,7 +51,7 @@ const STEPS: u32 = 2000;
 
 impl World {
     fn new(seed: u64, payloads: PayloadConfig) -> World {
-        let mut rng = common::rng(seed);
+        let mut rng = wave_core_testing::rng(seed);
         let at = rng.random_range(0..=SHAPES.len());
         let shape_name = SHAPES.get(at).copied().unwrap_or(READ_ACROSS);
         // In some runs, large messages fit into the queues as a whole.
@@ -252,7 +250,7 @@ impl World {
 
 /// Pools for a seed. They are drawn from a random stream of their own, so a seed without pools has the same history.
 fn payloads(seed: u64) -> PayloadConfig {
-    let mut rng = common::rng(!seed);
+    let mut rng = wave_core_testing::rng(!seed);
     let extents = [0, 1, 2, 4, 16][rng.random_range(0..5)];
     let lines = [1, 2, 5, 64][rng.random_range(0..4)];
     let inline_max = [0, 40, 200, 2_000][rng.random_range(0..4)];

@@ -18,7 +18,7 @@ use wave_core::outcome::Code;
 use wave_core::snapshot::{CoreRecord, Record, State};
 use wave_sched::wire::{DECISION_RUN, Event, Kind, NO_CORE};
 
-use crate::common::nasty::{Bell, Link, NastyPort};
+use wave_core_testing::nasty::{Bell, Link, NastyPort};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Slot {

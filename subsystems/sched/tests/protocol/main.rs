@@ -3,16 +3,12 @@
 //!
 //! `WAVE_SEED=n` replays one seed, `WAVE_SEEDS=n` runs the first n.
 
-#[path = "../../../../core/tests/common/mod.rs"]
-mod common;
 mod host;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use common::nasty::{Bell, NastyPort};
-use common::{Replay, SHAPES, seeds, shape};
 use host::{Doing, Host, Incarnation};
 use rand::Rng;
 use rand_pcg::Pcg32;
@@ -23,6 +19,8 @@ use wave_core::layout::{Config, Layout, read_header};
 use wave_core::link::{Doorbell, Home, Port, Side};
 use wave_core::policy::{Note, Policy, Progress};
 use wave_core::snapshot::State;
+use wave_core_testing::nasty::{Bell, NastyPort};
+use wave_core_testing::{Replay, SHAPES, seeds, shape};
 use wave_sched::policies;
 
 /// State of an agent's loop. It parks in three steps; anything may happen between two of them.
@@ -145,7 +143,7 @@ const STEPS: u32 = 2000;
 
 impl World {
     fn new(seed: u64, with_requests: bool) -> World {
-        let mut rng = common::rng(seed);
+        let mut rng = wave_core_testing::rng(seed);
         let shape_name = SHAPES[rng.random_range(0..SHAPES.len())];
         let messages = 4 << rng.random_range(0..3);
         let decisions = 4 << rng.random_range(0..3);

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc as StdArc;
 use std::sync::Mutex as StdMutex;
 
-use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use loom::sync::atomic::{AtomicU64, fence};
-use loom::sync::{Arc, Condvar, Mutex};
+use ::loom::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use ::loom::sync::atomic::{AtomicU64, fence};
+use ::loom::sync::{Arc, Condvar, Mutex};
 use wave_core::link::{Dma, Doorbell, Home, LINE_WORDS, Port, Span, Ticket, Window};
 
 pub type Place = (u8, u32, usize);
@@ -24,7 +24,7 @@ pub struct View {
 }
 
 impl View {
-    fn load(&self, line: u32, word: usize, order: loom::sync::atomic::Ordering) -> u64 {
+    fn load(&self, line: u32, word: usize, order: ::loom::sync::atomic::Ordering) -> u64 {
         let place = (self.home as u8, line, word);
         match self.memory.raced.get(&place) {
             Some(word) => word.load(order),
@@ -32,7 +32,7 @@ impl View {
         }
     }
 
-    fn store(&self, line: u32, word: usize, value: u64, order: loom::sync::atomic::Ordering) {
+    fn store(&self, line: u32, word: usize, value: u64, order: ::loom::sync::atomic::Ordering) {
         let place = (self.home as u8, line, word);
         match self.memory.raced.get(&place) {
             Some(word) => word.store(value, order),
@@ -145,7 +145,7 @@ impl Doorbell for Bell {
 }
 
 pub fn check(preemptions: Option<usize>, body: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
+    let mut builder = ::loom::model::Builder::new();
     builder.preemption_bound = preemptions;
     builder.max_branches = 100_000;
     builder.check(body);

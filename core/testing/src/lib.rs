@@ -1,8 +1,10 @@
 //! What the tests of the core share: a link for one thread that is as nasty as the contract of
 //! `wave_core::link` allows, and the ways in which real layouts use a link.
 
-#![allow(dead_code, reason = "each test uses a part")]
+#![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "for the project's own tests")]
 
+pub mod loom;
 pub mod nasty;
 pub mod queue_model;
 
