@@ -14,7 +14,7 @@ pub struct Bench {
     #[serde(skip)]
     pub help: &'static str,
     /// Figures for docs/measured.md and for comparisons between commits. Tails (p99) are not compared: a run of a few seconds does
-    /// not measure them to 3%.
+    /// not measure them as closely as a verdict needs (`WIDTH_MAX` of xtask's bench).
     pub figures: &'static [Figure],
     /// Arguments that make a run short.
     pub short: &'static [&'static str],
@@ -36,10 +36,11 @@ pub struct Figure {
     pub key: &'static str,
     /// Name in docs/measured.md, if it is there.
     pub label: Option<&'static str>,
-    /// Which is better, if commits are compared by it. Wave's own figures are compared as absolute numbers: the base's run, beside the
-    /// tip's, replaces the peer, and a ratio would add the peer's noise.
+    /// Which is better; None if commits are not compared by it. Wave's own figures are compared as absolute numbers, the tip's with the
+    /// base's: a ratio to the peer would add the peer's noise.
     pub better: Option<Better>,
-    /// Whether it is a peer's: then a comparison shows it and does not judge it, because the peer's code is the same in both.
+    /// Whether it is a peer's: then a comparison shows it and does not judge it. The peer's code is the same in both binaries, so if its
+    /// ratio is not 1, the machine or the layout of the binary caused the difference.
     pub is_peer: bool,
 }
 

@@ -74,7 +74,8 @@ pub fn chunk_seconds(text: &str) -> Result<f64, String> {
 
 /// The command line.
 pub fn command() -> clap::Command {
-    let list = clap::Command::new("list").about("The benches, and the figures of docs/measured.md");
+    let list =
+        clap::Command::new("list").about("List the benches and their figures in docs/measured.md");
     let json = Arg::new("json").long("json").action(clap::ArgAction::SetTrue);
     let json = json.help("Print one JSON object, with the figures that commits are compared by");
     let words = Arg::new("words").num_args(0..).trailing_var_arg(true).allow_hyphen_values(true);

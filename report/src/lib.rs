@@ -146,10 +146,12 @@ fn to_json(result: &RunResult) -> serde_json::Value {
 /// common ones.
 pub fn object(result: &RunResult) -> serde_json::Value {
     let mut json = to_json(&without_histograms(result));
-    if let Some(object) = json.as_object_mut()
-        && let Some(serde_json::Value::Object(extra)) = object.remove("extra")
-    {
-        object.extend(extra);
+    if let Some(object) = json.as_object_mut() {
+        let extra = object.get_mut("extra").map(serde_json::Value::take);
+        object.retain(|name, _| name != "extra");
+        if let Some(serde_json::Value::Object(extra)) = extra {
+            object.extend(extra);
+        }
     }
     json
 }

@@ -12,7 +12,8 @@ use schemars::{JsonSchema, generate::SchemaSettings};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as Json};
 use serde_path_to_error::{Path as FieldPath, Segment};
-use toml::Value;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
 use wave_links::words::plain;
 
@@ -53,8 +54,8 @@ impl<'a> Source<'a> {
         let deserializer = deserializer.map_err(|error| refuse(&error, String::new()))?;
         let read = serde_path_to_error::deserialize(deserializer)
             .map_err(|error| refuse(error.inner(), field_name(error.path())))?;
-        let table = self.text.parse::<toml::Table>().expect("this text was parsed before");
-        self.in_ranges(&schema_of::<T>(), &Value::Table(table), "", "")?;
+        let table = DeTable::parse(self.text).map_err(|error| refuse(&error, String::new()))?;
+        self.in_ranges(&schema_of::<T>(), table.get_ref(), "")?;
         Ok(read)
     }
 
@@ -79,33 +80,43 @@ impl<'a> Source<'a> {
         super::error::span_at(self.text, at).is_some()
     }
 
-    /// Checks the numbers in `value`, which is at the path `at` and is called `name` in messages.
+    /// Checks the numbers in `table`, which is called `name` in messages.
     fn in_ranges(
         &self,
         schema: &Map<String, Json>,
-        value: &Value,
-        at: &str,
+        table: &DeTable<'_>,
         name: &str,
     ) -> Result<(), ScenarioError> {
-        let join = |table: &str, field: &str| match table {
-            "" => field.to_owned(),
-            table => format!("{table}.{field}"),
-        };
-        let number = match value {
-            Value::Table(table) => {
-                return table.iter().try_for_each(|(field, value)| match property(schema, field) {
-                    Some(of) => self.in_ranges(of, value, &join(at, field), &join(name, field)),
-                    None => Ok(()),
-                });
-            }
-            Value::Array(list) => {
+        table.iter().try_for_each(|(field, value)| {
+            let field: &str = field.get_ref();
+            let Some(schema) = property(schema, field) else { return Ok(()) };
+            let name = if name.is_empty() { field.to_owned() } else { format!("{name}.{field}") };
+            self.in_range(schema, value, &name)
+        })
+    }
+
+    /// The same of one value.
+    fn in_range(
+        &self,
+        schema: &Map<String, Json>,
+        value: &Spanned<DeValue<'_>>,
+        name: &str,
+    ) -> Result<(), ScenarioError> {
+        let (number, mut written) = match value.get_ref() {
+            DeValue::Table(table) => return self.in_ranges(schema, table, name),
+            DeValue::Array(list) => {
                 let Some(of) = schema.get("items").and_then(Json::as_object) else { return Ok(()) };
-                let each =
-                    |(index, value)| self.in_ranges(of, value, &format!("{at}[{index}]"), name);
-                return list.iter().enumerate().try_for_each(each);
+                return list.iter().try_for_each(|item| self.in_range(of, item, name));
             }
-            Value::Integer(number) => *number as f64,
-            Value::Float(number) => *number,
+            DeValue::Integer(digits) => {
+                let whole = i128::from_str_radix(digits.as_str(), digits.radix());
+                let whole = whole.unwrap_or(i128::MAX);
+                (whole as f64, whole.to_string())
+            }
+            DeValue::Float(digits) => {
+                let number = digits.as_str().parse().unwrap_or(f64::NAN);
+                (number, number.to_string())
+            }
             _ => return Ok(()),
         };
         let limit = |name: &str| schema.get(name).and_then(Json::as_f64);
@@ -115,14 +126,15 @@ impl<'a> Source<'a> {
         if is_within && !number.is_nan() {
             return Ok(());
         }
-        let mut written = number.to_string();
         if written.len() > DIGITS_MAX {
             written.truncate(DIGITS_MAX);
             written.push_str("...");
         }
         let range = range(schema);
         let expected = if range.is_empty() { "a number" } else { &range };
-        Err(self.refuse(at, format!("`{name}` is {written}, expected {expected}")))
+        let line = line_of(self.text, value.span().start);
+        let why = format!("`{name}` is {written}, expected {expected}");
+        Err(ScenarioError::meaning(self.path, line, why))
     }
 }
 

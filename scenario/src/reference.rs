@@ -1,7 +1,7 @@
 //! Every field of a file: type, default, range and meaning, from the type that reads it (docs/adr/0108).
 //!
-//! Two of a schema's keys are ours: `x-default` and `x-range` state in words what depends on other fields, and `x-required` is for a
-//! field that only a check requires.
+//! Three of a schema's keys are our own: `x-default` and `x-range` state in words what depends on other fields, and `x-required`
+//! marks a field that only a check requires.
 
 use schemars::JsonSchema;
 use serde_json::{Map, Value};
@@ -15,7 +15,7 @@ pub struct Field {
     pub path: String,
     /// Type, in words.
     pub kind: String,
-    /// None where the field is required.
+    /// None where the field is required; empty where an optional field has none.
     pub default: Option<String>,
     /// Values allowed, in words; empty where the type says it all.
     pub range: String,
@@ -110,7 +110,7 @@ fn kind(schema: &Map<String, Value>) -> String {
     found.map_or("text", |(_, words)| words).to_owned()
 }
 
-/// The default as a value of TOML; None where that is no value, or a table.
+/// The default as a value of TOML; None for null, a table or an empty list.
 fn default(schema: &Map<String, Value>) -> Option<String> {
     match schema.get("default")? {
         Value::Null | Value::Object(_) => None,

@@ -67,6 +67,12 @@ fn numbers_are_refused_outside_of_their_range_wherever_they_are() {
             "name = \"a\"\ninner = [{ pair = [1, 2], cores = 241 }]",
             "x.toml:2: `inner.cores` is 241",
         ),
+        (
+            "name = \"a\"\nshare = 0x7fff_ffff_ffff_ffff",
+            "`share` is 9223372036854775807, expected 0.5",
+        ),
+        ("name = \"a\"\nshare = 9223372036854775808", "x.toml:2: `share` is 9223372036854775808"),
+        ("name = \"a\"\nshare = +1_0.0", "`share` is 10, expected 0.5 to 2"),
         ("name = \"a\"\nshares = 1", "x.toml:2: unknown field `shares`, expected one of `name`, "),
         ("share = 1", "x.toml:1: missing field `name`"),
         ("name = \"a\"\n[[inner]]\npair = [1]", "x.toml:3: `inner[0].pair`: "),
@@ -79,6 +85,9 @@ fn numbers_are_refused_outside_of_their_range_wherever_they_are() {
         assert!(refused.contains(expected), "{refused}");
     }
     let read = read("name = \"a\"\nshare = 2\ninner = [{ pair = [1, 2], cores = 240 }]").unwrap();
+    // Seeds may have all 64 bits.
+    let most = self::read("name = \"a\"\ninner = [{ pair = [18446744073709551615, 0] }]").unwrap();
+    assert_eq!(most.inner[0].pair, [u64::MAX, 0]);
     let Inner { color, pair, cores } = &read.inner[0];
     assert_eq!((read.name.as_str(), read.share, read.loads), ("a", 2.0, None));
     assert_eq!((color.is_none(), *pair, *cores), (true, [1, 2], Some(240)));

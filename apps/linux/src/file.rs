@@ -13,7 +13,7 @@ use super::{Part, Work};
 use wave_lab::Failure;
 use wave_scenario::{ScenarioError, Source};
 
-/// The smallest file of two enclaves.
+/// An example with two enclaves.
 pub const EXAMPLE: &str = include_str!("example.toml");
 
 #[derive(Debug, Deserialize, JsonSchema)]

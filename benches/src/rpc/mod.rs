@@ -92,6 +92,7 @@ Exit codes: 0 it was measured; 3 this machine cannot run it (the message says wh
         Figure::of("front_ratio_vs_tonic").measured("CPU time of the agent per call / tonic's, 4 connections of 16 streams"),
         Figure::of("total_cpu_ratio_with_polling").measured("CPU time of worker and agent per call, polling included / tonic's, the same calls"),
         Figure::of("throughput_ratio_vs_tonic").measured("calls per second where all of a server has one CPU / tonic"),
+        // All CPU time of the worker's thread. The part other than polling would shrink if a worker polled where it could sleep.
         Figure::of("batched_at_rate.host_thread_ns.p50").compared(Lower),
         Figure::of("unbatched_at_rate.host_thread_ns.p50").compared(Lower),
         Figure::of("batched_at_rate.worker_busy_ns.p50").compared(Lower),

@@ -13,7 +13,7 @@ use wave_lab::terminal::{note, out};
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub struct BenchArgs {
-    /// A bench and its options; `wave bench --help` lists them.
+    /// A bench and its options; `wave bench --help` lists them once wave-bench is built.
     #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<OsString>,
 }

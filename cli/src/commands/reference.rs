@@ -88,8 +88,8 @@ A file with a `kind` may have a table `[sweep]`. {SWEEP}\n",
             let cells = [kind.as_str(), &default, range, &meaning].map(cell);
             let _ = writeln!(text, "| `{path}` | {} |", cells.join(" | "));
         }
-        let files = if form.examples.len() == 1 { "file" } else { "files" };
-        let _ = writeln!(text, "\nThe smallest {files}:");
+        let examples = if form.examples.len() == 1 { "An example" } else { "Examples" };
+        let _ = writeln!(text, "\n{examples}:");
         for example in form.examples {
             let _ = write!(text, "\n```toml\n{example}```\n");
         }

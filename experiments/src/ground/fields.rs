@@ -129,7 +129,7 @@ impl Link {
         }
     }
 
-    /// The link with the path of its file relative to the folder of the scenario `file`.
+    /// The link with the path of its file starting from the folder of the scenario `file`.
     pub fn beside(self, file: &Path) -> Link {
         match self {
             Link::File(path) => Link::File(file.parent().unwrap_or(file).join(path)),
@@ -183,7 +183,7 @@ pub fn distinct_names<'n>(
         }
         if file.is_empty() || files.contains(&file) {
             let why = format!(
-                "`variant.name` is \"{name}\", expected letters or digits, different from those of every other variant"
+                "`variant.name` is \"{name}\", expected letters or digits, different from those of every other variant in more than case"
             );
             return Err(source.refuse(&at, why));
         }
@@ -200,9 +200,13 @@ pub fn ascending<T: PartialOrd + std::fmt::Display>(
     most: usize,
 ) -> Result<(), ScenarioError> {
     if values.is_empty() {
-        return Err(
-            source.refuse(field, format!("`{field}` is empty, expected at least one value"))
-        );
+        return Err(source.refuse(
+            field,
+            format!(
+                "`{field}` is {}, expected at least one value",
+                if source.has(field) { "empty" } else { "missing" }
+            ),
+        ));
     }
     if values.len() > most {
         let why = format!("`{field}` has {} values, expected {most} at most", values.len());

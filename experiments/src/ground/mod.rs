@@ -42,7 +42,7 @@ pub struct Finished {
     pub failed: Vec<String>,
 }
 
-/// Shared context of every kind of scenario.
+/// Shared context of scenarios that schedule requests.
 pub(crate) struct Ground<'a> {
     pub scenario: &'a Scenario,
     pub cpus: Vec<usize>,
@@ -70,7 +70,7 @@ impl Ground<'_> {
     }
 }
 
-/// Findings of a kind of scenario.
+/// Findings of a scenario that schedules requests.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub variants: Vec<VariantResult>,

@@ -47,7 +47,7 @@ impl Host {
     }
 }
 
-/// Options of a run.
+/// Options of a run that its kind sees.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
     pub host: Host,
@@ -69,8 +69,8 @@ pub trait Experiment {
     /// A file that it names cannot be read.
     fn digest(&self) -> Result<String, Failure>;
 
-    /// Refuses options that this kind does not support; unless it says otherwise, all but a run on this machine. Called before
-    /// anything is written.
+    /// Refuses options that this kind does not support; by default `--host sim`, `--live` and `--record`. Called before anything is
+    /// written.
     ///
     /// # Errors
     /// Names the unsupported option.
@@ -79,7 +79,7 @@ pub trait Experiment {
             return Ok(());
         }
         let name = self.name();
-        let why = "runs on this machine: it takes no --host sim, --live or --record";
+        let why = "runs on this machine only: it takes no --host sim, --live or --record";
         Err(Failure::Scenario(format!("{name}: this kind {why}")))
     }
 
@@ -104,7 +104,7 @@ pub fn keep_when_interrupted(journal: &Arc<Journal>) -> Result<(), Failure> {
     interrupt::say(move || say.last_words())
 }
 
-/// The file of an experiment, and the program that is wanted as its agent.
+/// The file of an experiment, and the program to start as its agent.
 #[derive(Clone, Copy, Debug)]
 pub struct Wished<'a> {
     pub source: Source<'a>,
@@ -151,9 +151,9 @@ pub struct Kind {
     pub about: &'static str,
     /// Commands that run them.
     pub commands: &'static str,
-    /// Files that omit every optional field, one for each name.
+    /// A short file for each name, for the reference.
     pub examples: &'static [&'static str],
-    /// Its fields: [`wave_scenario::reference::fields_of`] the type that reads the file.
+    /// Its fields, by [`wave_scenario::reference::fields_of`] of the type that reads the file.
     pub fields: fn() -> Vec<Field>,
     /// Whether its agents may be a user's program.
     pub takes_agent: bool,
@@ -173,7 +173,7 @@ impl Kind {
     }
 }
 
-/// The kinds of this crate. The first reads files without a `kind`, and refuses them.
+/// The kinds of this crate. The first reads text that is not TOML, to say where it is wrong.
 const KINDS: [&Kind; 6] = [
     &requests::KIND,
     &memory::KIND,
@@ -193,13 +193,17 @@ impl Default for Kinds {
 }
 
 impl Kinds {
-    /// These, and another one.
+    /// Adds a kind.
     ///
     /// # Panics
-    /// Another kind has one of its names.
+    /// A known kind has one of its names.
     pub fn with(mut self, kind: &'static Kind) -> Kinds {
         let known = self.names();
-        assert!(kind.names.iter().all(|name| !known.contains(name)), "{:?}: twice", kind.names);
+        assert!(
+            kind.names.iter().all(|name| !known.contains(name)),
+            "{:?}: a kind's name twice",
+            kind.names
+        );
         self.0.push(kind);
         self
     }
@@ -264,7 +268,7 @@ const NO_AGENT: &str = "--agent is for scenarios that schedule threads";
 /// Exit code of a run without a result.
 const NOT_MEASURED: u8 = 4;
 
-/// What a run's caller wants.
+/// All options of [`run()`].
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
     pub wanted: Wanted<'a>,
@@ -301,7 +305,7 @@ pub fn run(kinds: &Kinds, file: &Path, options: &Options<'_>) -> Result<ExitCode
     show(&*report, options.json, directory)
 }
 
-/// Prints the tables and the page of a result, which is in `directory`; or with `json` the object.
+/// Prints the tables of a result and the path of its page in `directory`; or with `json` one object.
 ///
 /// # Errors
 /// The result cannot be made JSON.

@@ -63,8 +63,7 @@ impl ExperimentRun {
     /// The object that a run has printed, without the parts that tell when and where something was simulated.
     pub(super) fn result(&self, mut printed: Value) -> Value {
         if let (Host::Sim, Some(object)) = (self.host, printed.as_object_mut()) {
-            object.remove("started");
-            object.remove("machine");
+            object.retain(|name, _| !["started", "machine"].contains(&name.as_str()));
         }
         printed
     }

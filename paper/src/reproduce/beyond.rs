@@ -24,7 +24,7 @@ pub(super) const BEYOND: Group = Group {
     about: "not in the paper: depth, cores, latency, slices, push and pull",
     is_seeded: false,
     jobs: |_| jobs(),
-    figures: figures,
+    figures,
     rows: &[],
 };
 

@@ -39,18 +39,18 @@ pub struct Group {
     /// The jobs of its rows and figures, with the model's seed. Groups may share jobs, by their names.
     pub jobs: fn(&Model) -> Vec<Job>,
     pub figures: fn(&ByName<'_>) -> Vec<Figure>,
-    /// Our figures for its printed ones (hosts/sim/data/paper.toml).
+    /// Our values for its printed ones (hosts/sim/data/paper.toml).
     pub rows: &'static [Ours],
 }
 
-/// Our figure for a printed one.
+/// Our value for a printed one.
 pub struct Ours {
     pub id: &'static str,
-    /// How it comes about, unless it was fitted.
+    /// How it comes about; `Fitted` if the fit used it.
     pub kind: Kind,
     /// Computes it from the jobs of one seed.
     pub of: fn(&ByName<'_>) -> Option<f64>,
-    /// Its lowest and highest value under one seed, if the inputs' uncertainty gives them and not the fit's.
+    /// Its lowest and highest value under one seed, where they come from the uncertainty of inputs instead of the fit's intervals.
     pub interval: Option<fn(&ByName<'_>) -> Option<[f64; 2]>>,
     /// Explanation of the difference.
     pub why: Option<&'static str>,
@@ -70,7 +70,7 @@ impl Ours {
     }
 }
 
-/// The groups of these ids, in their own order.
+/// The groups of these ids, in the order of the report.
 pub fn of(ids: &[&str]) -> impl Iterator<Item = &'static Group> {
     GROUPS.iter().filter(move |group| ids.contains(&group.id))
 }

@@ -129,7 +129,7 @@ pub(super) const SOL_GROUP: Group = Group {
     about: "memory (7.4): an iteration of SOL, and what it finds in 100 GiB and 1 TiB",
     is_seeded: false,
     jobs: |_| jobs(),
-    figures: figures,
+    figures,
     rows: &[
         Ours::new("sol-on-host-1", Kind::Measured, |done| done.value("sol-iteration", "ms-1")).why("What the paper's iteration contains is not printed, so this is no comparison of like with like: ours decides what to scan and to move, takes in the readings of all 409,600 batches, draws for each, and sets its period. One and two cores are measured on this machine; four and more are extrapolated from these by Amdahl's law."),
         Ours::new("sol-on-host-2", Kind::Measured, |done| done.value("sol-iteration", "ms-2")).why("What the paper's iteration contains is not printed, so this is no comparison of like with like: ours decides what to scan and to move, takes in the readings of all 409,600 batches, draws for each, and sets its period. One and two cores are measured on this machine; four and more are extrapolated from these by Amdahl's law."),

@@ -52,7 +52,7 @@ pub(super) const FIGURE_5B: Group = Group {
     title: "Figure 5b",
     about: "virtual machines: what is gained without timer ticks",
     is_seeded: false,
-    jobs: jobs,
+    jobs,
     figures: |done| vec![virtual_machines(done)],
     rows: &[
         Ours::new("fig5b-gain-1", Kind::Predicted, |done| done.value("fig5-1", "gain")).within(|done| uncertain(done, "fig5-1", 1.0)).why("Rests on a turbo table that AMD does not publish (data/turbo.toml, each step within 5%), and on idle cores that ticks keep from sleeping deeply counting as active."),

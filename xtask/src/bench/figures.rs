@@ -12,7 +12,7 @@ use wave_compare::Better::{self, Higher, Lower};
 pub const COUNTED: &str = "instructions_per_switch";
 
 /// A bench of `wave bench`.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 pub struct Bench {
     pub name: String,
     /// Arguments that make a run short, if the bench has any.
@@ -35,7 +35,12 @@ pub struct Figure {
 
 fn better<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Better>, D::Error> {
     let name: Option<String> = Deserialize::deserialize(deserializer)?;
-    Ok(name.map(|name| if name == "higher" { Higher } else { Lower }))
+    match name.as_deref() {
+        None => Ok(None),
+        Some("higher") => Ok(Some(Higher)),
+        Some("lower") => Ok(Some(Lower)),
+        Some(other) => Err(serde::de::Error::custom(format!("`{other}` is not better or worse"))),
+    }
 }
 
 /// The benches of the program `wave`.
@@ -47,6 +52,9 @@ pub fn of_program(wave: &Path) -> Result<Vec<Bench>, String> {
     let mut command = Command::new(wave);
     let output = command.args(["bench", "list", "--json"]).stderr(Stdio::inherit()).output();
     let output = output.map_err(|error| format!("{}: {error}", wave.display()))?;
+    if !output.status.success() {
+        return Err(format!("{} bench list failed ({})", wave.display(), output.status));
+    }
     let list: Result<List, _> = serde_json::from_slice(&output.stdout);
     list.map(|list| list.benches).map_err(|error| format!("{} bench list: {error}", wave.display()))
 }

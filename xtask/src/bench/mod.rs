@@ -90,11 +90,12 @@ fn chosen(mut known: Vec<Bench>, names: &[String]) -> Result<Vec<Bench>, String>
     if names.is_empty() {
         return Ok(known);
     }
-    let all: Vec<String> = known.iter().map(|bench| bench.name.clone()).collect();
-    let bench = |name: &String| match known.iter().position(|bench| bench.name == *name) {
-        Some(at) => Ok(known.remove(at)),
+    let bench = |name: &String| match known.iter().find(|bench| bench.name == *name) {
+        Some(bench) => Ok(bench.clone()),
         None => {
-            Err(format!("there is no bench `{name}` to compare; choose from: {}", all.join(", ")))
+            let known: Vec<&str> = known.iter().map(|bench| bench.name.as_str()).collect();
+            let known = known.join(", ");
+            Err(format!("there is no bench `{name}` to compare; choose from: {known}"))
         }
     };
     names.iter().map(bench).collect()
@@ -249,6 +250,24 @@ mod unit_tests {
 
     fn wanted(pairs: usize, json: bool) -> Wanted {
         Wanted { base: "main".into(), pairs, json, benches: vec!["switch".into()] }
+    }
+
+    #[test]
+    fn named_benches_are_compared_in_their_order_and_others_are_refused() {
+        let known = || {
+            let mut list = Bench::switch();
+            (list.name, list.figures) = ("kernel".into(), Vec::new());
+            vec![list, Bench::switch()]
+        };
+        let names = |wanted: &[&str]| {
+            let wanted: Vec<String> = wanted.iter().map(|name| (*name).to_owned()).collect();
+            let found = chosen(known(), &wanted)?;
+            Ok::<_, String>(found.into_iter().map(|bench| bench.name).collect::<Vec<_>>())
+        };
+        assert_eq!(names(&[]).unwrap(), ["switch"]);
+        assert_eq!(names(&["switch", "switch"]).unwrap(), ["switch", "switch"]);
+        let refused = names(&["kernel"]).unwrap_err();
+        assert_eq!(refused, "there is no bench `kernel` to compare; choose from: switch");
     }
 
     #[test]

@@ -11,8 +11,8 @@ use wave_scenario::reference::{Field, fields_of};
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   wave scenarios                    every kind, one per line
-  wave scenarios rpc                the fields of one kind, and the smallest file
-  wave scenarios --json             every kind, with its fields and smallest files
+  wave scenarios rpc                the fields of one kind, and an example
+  wave scenarios --json             every kind, with its fields and examples
 
 The same is in docs/reference/scenarios.md.
 
@@ -34,7 +34,7 @@ pub struct Form {
     pub about: &'static str,
     /// Commands that run them.
     pub run: &'static str,
-    /// Files that omit every optional field, one for each kind.
+    /// A short file for each kind.
     pub examples: &'static [&'static str],
     /// In the order of their declaration.
     pub fields: Vec<Field>,
@@ -109,7 +109,7 @@ fn print(form: &Form, kind: &str) {
         out!("  sweep\n      table; optional\n      {SWEEP}");
     }
     let at = names(form).iter().position(|name| *name == kind).unwrap_or(0);
-    out!("\nThe smallest file:\n");
+    out!("\nAn example:\n");
     form.examples[at].lines().for_each(|line| out!("  {line}"));
 }
 

@@ -5,6 +5,7 @@ use toml::{Table, Value};
 
 use super::*;
 use crate::commands::kinds;
+use wave_experiments::kinds::{Host, Wanted};
 use wave_experiments::sweep::put_at;
 use wave_scenario::ScenarioError;
 
@@ -32,7 +33,21 @@ fn shipped_experiments_are_accepted_and_named_after_their_files() {
 }
 
 #[test]
+fn a_kind_that_schedules_no_threads_takes_no_agent_and_runs_where_its_form_says() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios");
+    let file = folder.join("memory-bakeoff.toml");
+    let refusal = kinds().load(&file, Some(Path::new("x"))).err().expect("it is refused");
+    let expected = "--agent is for scenarios that schedule threads";
+    assert!(refusal.to_string().ends_with(expected), "{refusal}");
+    let wanted = Wanted { host: Host::Sim, quiet: true, live: false, record: None };
+    assert!(kinds().load(&file, None).unwrap().check(&wanted).is_err());
+}
+
+#[test]
 fn every_kind_and_field_is_described_once() {
+    let names: Vec<&str> = forms().iter().flat_map(|form| form.kinds).copied().collect();
+    let distinct: BTreeSet<&str> = names.iter().copied().collect();
+    assert_eq!(names.len(), distinct.len(), "{names:?}");
     for form in forms() {
         assert_eq!(form.examples.len(), form.kinds.len().max(1), "{:?}", form.kinds);
         let paths: BTreeSet<&str> = form.fields.iter().map(|field| &*field.path).collect();
@@ -74,7 +89,7 @@ fn with(form: &Form, field: &Field, value: &Value) -> Vec<Result<(), ScenarioErr
     form.examples.iter().chain(form.kinds.contains(&"load").then_some(&SEARCH)).map(put).collect()
 }
 
-/// Its fields are in no smallest file.
+/// Its fields are in no example.
 const SEARCH: &str =
     include_str!("../../../../experiments/src/kinds/requests/examples/search.toml");
 

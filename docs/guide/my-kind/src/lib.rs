@@ -47,6 +47,7 @@ pub struct Pipe {
     kind: String,
     /// Measurements.
     #[serde(default)]
+    #[schemars(extend("x-required" = true))]
     run: Run,
 }
 

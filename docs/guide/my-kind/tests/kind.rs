@@ -21,7 +21,11 @@ fn wrong_files_are_refused_with_line_and_allowed_values() {
         ),
         ("[1, 1_000, 10_000]", "[0]", "x.toml:5: `run.bytes` is 0, expected 1 to 65536"),
         ("[1, 1_000, 10_000]", "[2, 1]", "x.toml:5: `run.bytes` has 1 after 2, expected ascending"),
-        ("[run]\nbytes = [1, 1_000, 10_000]\n", "", "`run.bytes` is empty, expected at least one"),
+        (
+            "[run]\nbytes = [1, 1_000, 10_000]\n",
+            "",
+            "`run.bytes` is missing, expected at least one",
+        ),
         ("[run]\n", "[run]\nrounds = 5\n", "x.toml:5: `run.rounds` is 5, expected 6 to 1000"),
         ("\"pipe\"", "\"pip\"", "expected one of `load`, "),
     ] {

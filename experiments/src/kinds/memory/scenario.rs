@@ -10,7 +10,7 @@ use wave_scenario::{ScenarioError, Source, SwapOn};
 
 use crate::ground::fields::{Name, distinct_names};
 
-/// Three epochs of 38.4 s (Wave 4.2).
+/// Three epochs of 38.4 s (Wave 4.2), rounded up.
 const WARMUP_SECONDS: f64 = 120.0;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -84,7 +84,7 @@ pub struct Run {
     #[default(165.0)]
     #[schemars(range(min = 1, max = 86_400))]
     pub seconds: f64,
-    /// First part of it, which is not counted.
+    /// First part of a run, which is not counted.
     #[schemars(extend("x-default" = "the lesser of 120 and half of `run.seconds`", "x-range" = "0 to `run.seconds` - 1"))]
     warmup_seconds: Option<f64>,
     /// Seed of every random stream.
@@ -103,9 +103,11 @@ pub struct Host {
     pub swap_on: Option<SwapOn>,
     /// Nothing is paged out while refaults cost the program more than this share of the time.
     #[default(1.0)]
+    #[serde(skip_serializing)]
     #[schemars(range(min = 0, max = 100))]
     pub slowdown_percent: f64,
-    /// Nothing is paged out while more pages come back in a minute, in percent of the resident ones.
+    /// Nothing is paged out while more than this share of the resident pages comes back in a minute.
+    #[serde(skip_serializing)]
     #[schemars(range(min = 0, max = 100), extend("x-default" = "none: no such limit"))]
     refaults_percent: Option<f64>,
     /// Nothing is paged out while some task waits for memory for more than this share of the time.
@@ -132,9 +134,9 @@ pub struct Managed {
 }
 
 pub fn read(source: Source<'_>) -> Result<Memory, ScenarioError> {
-    let memory: Memory = source.read()?;
-    let (warmup, most) = (memory.run.warmup_seconds(), memory.run.seconds - 1.0);
-    if !(0.0..=most).contains(&warmup) {
+    let mut memory: Memory = source.read()?;
+    let (written, most) = (memory.run.warmup_seconds, memory.run.seconds - 1.0);
+    if let Some(warmup) = written.filter(|warmup| !(0.0..=most).contains(warmup)) {
         let why = format!("`run.warmup_seconds` is {warmup}, expected 0 to {most}");
         return Err(source.refuse("run.warmup_seconds", why));
     }
@@ -147,13 +149,21 @@ pub fn read(source: Source<'_>) -> Result<Memory, ScenarioError> {
             return Err(source.refuse(&at, format!("`variant.policy`: {error}")));
         }
     }
+    // What a file leaves to a default is, for a run's identity, as if it had been written.
+    memory.run.warmup_seconds = Some(memory.run.warmup_seconds());
+    memory.memory.swap = Some(Size(memory.swap_bytes()));
+    let Host { slowdown_percent, refaults_percent, .. } = memory.memory;
+    for variant in &mut memory.variants {
+        variant.slowdown_percent.get_or_insert(slowdown_percent);
+        variant.refaults_percent = variant.refaults_percent.or(refaults_percent);
+    }
     let managed = memory.variants.iter().skip(1);
     let with = managed.clone().all(|variant| variant.policy.is_some()) && managed.len() > 0;
     match memory.variants.first() {
         Some(Managed { policy: None, .. }) if with => Ok(memory),
         _ => Err(source.refuse(
             "variant",
-            "expected a first [[variant]] without `policy`, as the reference, and at least one with",
+            "expected a first [[variant]] without `policy`, as the reference, and one or more with a `policy` each",
         )),
     }
 }
@@ -166,12 +176,12 @@ impl Memory {
 
     /// The limits of a variant.
     pub fn limits(&self, variant: &Managed) -> Limits {
-        let Host { slowdown_percent, refaults_percent, pressure_percent, .. } = self.memory;
-        let refaults = variant.refaults_percent.or(refaults_percent);
+        let Managed { slowdown_percent, refaults_percent, .. } = variant;
+        let share = |percent: f64| percent / 100.0;
         Limits {
-            slowdown: variant.slowdown_percent.unwrap_or(slowdown_percent) / 100.0,
-            refaults_per_minute: refaults.map_or(f64::INFINITY, |percent| percent / 100.0),
-            pressure_percent,
+            slowdown: share(slowdown_percent.unwrap_or(self.memory.slowdown_percent)),
+            refaults_per_minute: refaults_percent.map_or(f64::INFINITY, share),
+            pressure_percent: self.memory.pressure_percent,
         }
     }
 }

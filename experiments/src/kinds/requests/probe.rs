@@ -137,7 +137,7 @@ impl Native {
         &self.cpus
     }
 
-    /// Starts to watch them for other processes: for [`Machine::since`](super::rounds::Machine::since).
+    /// Starts to watch them for other processes: for [`Machine::since`](crate::ground::rounds::Machine::since).
     pub fn watch(&self) -> Option<Neighbours> {
         Neighbours::on(&self.cpus)
     }

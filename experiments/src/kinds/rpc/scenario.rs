@@ -29,6 +29,7 @@ pub struct Rpc {
     pub workload: Workload,
     /// Lengths and loads of points.
     #[serde(default)]
+    #[schemars(extend("x-required" = true))]
     pub run: Run,
     /// The host's side.
     #[serde(default)]
@@ -86,14 +87,14 @@ pub struct Run {
     #[default(1.5)]
     #[schemars(range(min = 0.1, max = 3600))]
     pub seconds: f64,
-    /// First part of it, which is not counted.
+    /// First part of a point, which is not counted.
     #[schemars(extend("x-default" = "the lesser of 0.3 and half of `run.seconds`", "x-range" = "0 to 0.9 of `run.seconds`"))]
     pub warmup_seconds: Option<f64>,
     /// Seed of every random stream.
     #[default(1)]
     pub seed: u64,
-    /// Rounds in which every variant runs each load once, in random order. 0, or at least 6. `run.seconds` is the length of one
-    /// trial, but with 0 that of a point, which is divided among 20 rounds.
+    /// Rounds in which every variant runs each load once, in random order: 6 or more. `run.seconds` is the length of one trial. With
+    /// 0 it is that of a point, which is divided among 20 rounds.
     #[schemars(range(min = 0, max = 10_000))]
     pub rounds: u32,
     /// Loads to offer, in ascending order, 1,000 at most.
@@ -118,7 +119,7 @@ pub struct Host {
     #[default(1)]
     #[schemars(range(min = 1, max = 240))]
     pub cores: u32,
-    /// Workers that are threads, where a policy schedules them.
+    /// Threads that are workers, where a policy schedules them.
     #[default(128)]
     #[schemars(range(min = 1, max = 240))]
     pub threads: u32,
@@ -130,7 +131,7 @@ pub struct Host {
 pub enum RpcPlacement {
     /// RPC stack and scheduler in one agent beside the host.
     OffloadAll,
-    /// That agent on one of the host's cores.
+    /// RPC stack and scheduler in one agent on one of the host's cores.
     OnhostAll,
     /// An agent with the stack beside the host, one with the scheduler on a core of the host.
     OnhostScheduler,
@@ -141,7 +142,7 @@ pub enum RpcPlacement {
 }
 
 impl RpcPlacement {
-    /// Name of the kind in scenarios.
+    /// Its name in scenarios.
     pub fn name(self) -> &'static str {
         match self {
             RpcPlacement::OffloadAll => "offload-all",
@@ -186,8 +187,8 @@ pub struct Stack {
     #[serde(default)]
     #[schemars(extend("x-default" = "`jbsq:k=1`; with `sidecar` `jbsq:k=2`"))]
     pub steer: String,
-    /// `shm`; `model:NAME`, a cost file of links/costs; or `model:PATH.toml`, relative to the scenario. Only `offload-all` and
-    /// `onhost-scheduler` have another than `shm`.
+    /// Link between host and agent: `shm`; `model:NAME`, a cost file of links/costs; or `model:PATH.toml`, relative to the
+    /// scenario. It is `shm` except with `offload-all` and `onhost-scheduler`.
     #[serde(default)]
     pub link: Link,
     /// Cores of the RPC stack. Only with `--host sim`; not with `sidecar` and `tonic`.
@@ -215,6 +216,7 @@ pub fn read(source: Source<'_>) -> Result<Rpc, ScenarioError> {
     rounds(source, run.rounds, 0)?;
     loads(source, &run.loads_per_second, run.seconds * f64::from(run.rounds.max(1)))?;
     let compare_at = run.compare_at();
+    run.compare_at = Some(compare_at);
     if !run.loads_per_second.contains(&compare_at) {
         let why =
             format!("`run.compare_at` is {compare_at}, expected one of `run.loads_per_second`");

@@ -25,6 +25,8 @@ pub struct Udp {
     #[serde(default)]
     pub workload: Workload,
     /// Measurements.
+    #[serde(default)]
+    #[schemars(extend("x-required" = true))]
     pub run: Run,
     /// The host's side.
     #[serde(default)]

@@ -27,6 +27,7 @@ pub struct UdpFeedback {
     pub workload: Workload,
     /// Lengths and loads of measurements.
     #[serde(default)]
+    #[schemars(extend("x-required" = true))]
     pub run: Run,
     /// The host's side.
     #[serde(default)]
@@ -53,7 +54,7 @@ pub struct Run {
     #[default(1.0)]
     #[schemars(range(min = 0.05, max = 3600))]
     pub seconds: f64,
-    /// First part of it, which is not counted.
+    /// First part of a measurement, which is not counted.
     #[schemars(extend("x-default" = "the lesser of 0.3 and half of `run.seconds`", "x-range" = "0 to 0.9 of `run.seconds`"))]
     warmup_seconds: Option<f64>,
     /// Seed of arrivals.
@@ -64,15 +65,15 @@ pub struct Run {
     /// Loads to offer as multiples of the capacity, in ascending order, 32 at most.
     #[schemars(inner(range(min = 0.01, max = 100)), extend("x-required" = true))]
     pub loads: Vec<f64>,
-    /// Rounds in which both kinds of sender run each load once, in random order. Fewer than 6 give no interval.
+    /// Rounds in which senders with and without feedback run each load once, in random order. Fewer than 6 give no interval.
     #[default(20)]
     #[schemars(range(min = 1, max = 1_000))]
     pub rounds: u32,
-    /// Time from due to reply within which a reply counts as goodput.
+    /// Time from when a request is due to its reply, within which the reply counts as goodput.
     #[default(5_000)]
     #[schemars(range(min = 1, max = 10_000_000))]
     pub limit_us: u32,
-    /// Open requests at the host at which the windows aim.
+    /// Number of open requests at the host at which the senders' windows aim.
     #[default(16)]
     #[schemars(range(min = 1, max = 65_535))]
     pub queue_target: u32,

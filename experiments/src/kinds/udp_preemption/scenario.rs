@@ -27,6 +27,7 @@ pub struct UdpPreemption {
     pub workload: Workload,
     /// Lengths and loads of points.
     #[serde(default)]
+    #[schemars(extend("x-required" = true))]
     pub run: Run,
     /// The host's side.
     #[serde(default)]
@@ -61,7 +62,7 @@ pub struct Run {
     #[default(2.0)]
     #[schemars(range(min = 0.1, max = 3600))]
     pub seconds: f64,
-    /// First part of it, which is not counted.
+    /// First part of a point, which is not counted.
     #[schemars(extend("x-default" = "the lesser of 0.3 and half of `run.seconds`", "x-range" = "0 to 0.9 of `run.seconds`"))]
     pub warmup_seconds: Option<f64>,
     /// Seed of arrivals and classes.
@@ -72,7 +73,7 @@ pub struct Run {
     /// Loads to offer, in ascending order, 1,000 at most.
     #[schemars(inner(range(min = RATE_MIN, max = RATE_MAX)), extend("x-required" = true))]
     pub loads_per_second: Vec<f64>,
-    /// Rounds in which both systems run each load once, in random order. Fewer than 6 give no interval.
+    /// Rounds in which the systems with and without preemption run each load once, in random order. Fewer than 6 give no interval.
     #[default(20)]
     #[schemars(range(min = 1, max = 1_000))]
     pub rounds: u32,

@@ -33,7 +33,10 @@ pub fn read(source: Source<'_>, policies: &[&str]) -> Result<Scenario, ScenarioE
         let why = format!("`run.compare.with` is \"{name}\", expected the name of a variant");
         return Err(source.refuse("run.compare.with", why));
     }
-    let Form { name, description, workload, run, .. } = form;
+    let Form { name, description, mut workload, run, .. } = form;
+    for class in &mut workload.classes {
+        class.service_us.get_or_insert(workload.service_us);
+    }
     Ok(Scenario { name: name.into(), description, kind, workload, run, machine, variants })
 }
 
@@ -144,8 +147,11 @@ fn run(run: &mut Run, kind: Kind, source: Source<'_>) -> Result<(), ScenarioErro
             return Err(source.refuse("run.search", why));
         }
         (None, _) if !has_loads => {
-            let why = "[run] needs `loads_per_second` or a table [run.search]";
-            return Err(source.refuse(at, why));
+            let or_search = match kind {
+                Kind::Enclaves(_) => "",
+                _ => " or a table [run.search]",
+            };
+            return Err(source.refuse(at, format!("[run] needs `loads_per_second`{or_search}")));
         }
         (None, _) => loads(source, &run.loads_per_second, length)?,
         (Some(search), _) => {

@@ -39,10 +39,10 @@ pub struct Form {
     /// Kills of agents. Only `crash`, which needs it.
     #[schemars(extend("x-default" = ""))]
     pub crash: Option<Crash>,
-    /// Only `enclaves`.
+    /// Enclaves that run at once. Only `enclaves`.
     #[serde(default)]
     pub enclaves: Enclaves,
-    /// Only `chaos`.
+    /// Threads that are preempted. Only `chaos`.
     #[serde(default)]
     pub chaos: Chaos,
 }
@@ -54,11 +54,11 @@ pub enum KindName {
     Load,
     /// Throughputs under overload, as steps from the first variant to the last.
     Ladder,
-    /// Agents that end under load.
+    /// Agents that are killed under load.
     Crash,
     /// Several enclaves at once.
     Enclaves,
-    /// Preemption without end, with everything checked.
+    /// Continuous preemption of threads that check what they read and allocate.
     Chaos,
 }
 
@@ -75,7 +75,9 @@ pub struct Workload {
     #[schemars(range(min = 1, max = 1_048_576))]
     pub value_bytes: u32,
     /// CPU time of a request, calibrated.
+    // Only classes count for the identity of a point.
     #[default(10.0)]
+    #[serde(skip_serializing)]
     #[schemars(range(min = 0, max = 1e6))]
     pub service_us: f64,
     /// Classes of requests, at least one. `chaos` needs one with `operation = "range"`.
@@ -118,7 +120,7 @@ pub struct Run {
     #[default(1.5)]
     #[schemars(range(min = SECONDS_MIN, max = 3600))]
     pub seconds: f64,
-    /// First part of it, which is not counted; less than `run.seconds`.
+    /// First part of a point, which is not counted; less than `run.seconds`.
     #[default(WARMUP_SECONDS)]
     #[schemars(range(min = 0, max = 3600))]
     pub warmup_seconds: f64,
@@ -129,10 +131,10 @@ pub struct Run {
     /// load that is more than any variant can serve.
     #[schemars(inner(range(min = RATE_MIN, max = RATE_MAX)), extend("x-default" = "none"))]
     pub loads_per_second: Vec<f64>,
-    /// Rounds in which every variant runs each load once, in random order. 0, or at least 6. `run.seconds` is the length of one trial,
-    /// but with 0 that of a point, which is divided among 20 rounds. With `ladder` 24 by default.
+    /// Rounds in which every variant runs each load once, in random order: 6 or more. `run.seconds` is the length of one trial. With
+    /// 0, which `ladder` does not have, it is that of a point, which is divided among 20 rounds.
     // A simulated host, on which nothing disturbs, runs one point as long as all rounds.
-    #[schemars(range(min = 0, max = 10_000))]
+    #[schemars(range(min = 0, max = 10_000), extend("x-default" = "0; with `ladder` 24"))]
     pub rounds: u32,
     /// Further loads for each variant, near its saturation. Only `load`, beside `run.loads_per_second`, on a simulated host.
     #[schemars(range(min = 0, max = 16))]
@@ -142,8 +144,8 @@ pub struct Run {
     pub search: Option<Search>,
     /// Compares all variants with one of them. Only `load`.
     pub compare: Option<Compare>,
-    /// Whether each offloaded variant also runs with as many cores as the `onhost` variant and its agent have together, unless it has
-    /// so many. Only `load`.
+    /// Whether each `offload` variant also runs with as many cores as the `onhost` variant and its agent have together, if it has
+    /// another number. Only `load`.
     #[default(true)]
     pub equal_cores: bool,
 }
@@ -152,13 +154,13 @@ pub struct Run {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Search {
-    /// Lowest load to try.
+    /// Lowest load to try, in requests per second.
     #[schemars(range(min = RATE_MIN, max = RATE_MAX))]
     pub low: f64,
-    /// Highest load to try, above `low`.
+    /// Highest load to try, above `low`, in requests per second.
     #[schemars(range(min = RATE_MIN, max = RATE_MAX))]
     pub high: f64,
-    /// Points to spend.
+    /// Number of loads to measure.
     #[serde(default = "Search::probes")]
     #[schemars(range(min = 2, max = 64))]
     pub probes: u32,
@@ -174,9 +176,9 @@ impl Search {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Compare {
-    /// Variant that the others are compared with. What it serves sets the load.
+    /// Variant that the others are compared with. Its throughput sets the load.
     pub with: String,
-    /// Load as a share of what that variant serves (simulated: of its saturation). A native run takes the highest of its loads up to it.
+    /// Load as a share of what that variant serves (simulated: of its saturation). A native run takes the highest of its loads that is not above this share.
     #[serde(default = "Compare::at")]
     #[schemars(range(min = 0.01, max = 1))]
     pub at: f64,
@@ -211,7 +213,7 @@ pub struct Host {
     // A run without `--host` uses the user-level runtime as well.
     #[default("user")]
     pub machine: String,
-    /// User-level threads, preempted at safe points; or a pthread each, preempted anywhere. Only `user` is simulated.
+    /// Kind of the threads. Only `user` is simulated.
     pub threads: Threads,
 }
 
@@ -219,8 +221,10 @@ pub struct Host {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Threads {
+    /// User-level threads, preempted at safe points.
     #[default]
     User,
+    /// A pthread for each thread, preempted anywhere.
     Kernel,
 }
 
@@ -229,16 +233,17 @@ pub enum Threads {
 pub struct Variant {
     /// Name in results; it needs letters or digits, which must differ from every other variant's; 100 bytes at most.
     pub name: String,
-    /// What decides which thread runs.
+    /// Scheduler of the threads, and its place.
     pub placement: Placement,
     /// Policy of the agent, one of `wave policies`. Every agent needs one.
     #[serde(default)]
     #[schemars(extend("x-default" = "none"))]
     pub policy: String,
-    /// `shm`; `model:NAME`, a cost file of links/costs; or `model:PATH.toml`, relative to the scenario. `onhost` has `shm`.
+    /// Link between host and agent: `shm`; `model:NAME`, a cost file of links/costs; or `model:PATH.toml`, relative to the
+    /// scenario. With `onhost` it is `shm`.
     #[serde(default)]
     pub link: Link,
-    /// How the queues from host to agent are reached (Wave 5.3); with DMA `home` is the reader's. Only over a modelled link.
+    /// How the queues from host to agent are reached (Wave 5.3). With DMA both mappings are `write-back`. Only over a modelled link.
     #[schemars(extend("x-default" = ""))]
     pub messages: Option<Queue>,
     /// How the queues from agent to host are reached (Wave 5.3). Only over a modelled link.
@@ -270,7 +275,7 @@ impl Variant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Placement {
-    /// Plain threads under the kernel's scheduler, with no field below but `cores`, and not with `crash`, `enclaves` and `chaos`.
+    /// Plain threads under the kernel's scheduler, with no other field but `name` and `cores`; not with `crash`, `enclaves` and `chaos`.
     Linux,
     /// An agent on one of the host's cores.
     OnHost,
@@ -278,7 +283,7 @@ pub enum Placement {
     Offload,
 }
 
-/// How one direction's queues are reached. With DMA both mappings are `write-back`.
+/// How one direction's queues are reached.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Queue {
@@ -289,7 +294,7 @@ pub struct Queue {
     #[schemars(extend("x-default" = "\"nic\""))]
     pub home: Option<Home>,
     /// Mapping of that memory by the host.
-    #[schemars(extend("x-default" = "`write-back` over a coherent link, else `write-combining` for messages and `write-through` for decisions"))]
+    #[schemars(extend("x-default" = "`write-back` over a built-in coherent link, else `write-combining` of messages and `write-through` of decisions"))]
     pub host: Option<Mapping>,
     /// Mapping of that memory by the agent.
     #[schemars(extend("x-default" = "\"write-back\""))]
@@ -338,8 +343,9 @@ pub struct Crash {
     #[serde(default = "Crash::kills")]
     #[schemars(range(min = 1, max = 100_000))]
     pub kills: u32,
-    /// Time between two kills; all together a day at most.
-    // The default is twenty times the scheduling watchdog's period.
+    /// Time between two kills; `crash.kills` times this is a day at most.
+    // The default is twenty times the scheduling watchdog's period. The least is short: the watchdog notices a stopped agent after
+    // 20 ms, and the next one starts.
     #[serde(default = "Crash::every_ms")]
     #[schemars(range(min = 1, max = 3_600_000))]
     pub every_ms: u64,

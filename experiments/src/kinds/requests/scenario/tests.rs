@@ -308,7 +308,7 @@ fn wrong_meaning_is_refused_with_line_field_and_allowed_values() {
                 "[[variant]]",
                 "[[variant]]\nname = \"A!\"\nplacement = \"linux\"\n[[variant]]",
             ),
-            "9: `variant.name` is \"a\", expected letters or digits, different from those of every other variant",
+            "9: `variant.name` is \"a\", expected letters or digits, different from those of every other variant in more than case",
         ),
         (
             message_with("[[variant]]", "[crash]\nload_per_second = 1\n[[variant]]"),

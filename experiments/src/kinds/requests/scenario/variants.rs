@@ -115,7 +115,7 @@ impl Written<'_> {
             format!("one of {}", names.join(", "))
         };
         let policy = &written.policy;
-        if policy.is_empty() {
+        if !self.source.has(&format!("{}.policy", self.at)) {
             return self
                 .refuse("placement", format!("`variant.policy` is missing, expected {}", known()));
         }
