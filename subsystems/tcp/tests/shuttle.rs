@@ -88,10 +88,8 @@ use executors::{Executor, Inline, Threads};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, Runner};
 use wave_core::clock::Nanos;
-use wave_tcp::context::{ContextId, Filled, Tail, Update};
-use wave_tcp::datapath::{
-    Command, Established, Fin, FlowId, Limits, Packet, Receiving, Ring, Sending, Tuple,
-};
+use wave_tcp::context::{Filled, Update};
+use wave_tcp::datapath::{Command, Established, FlowId, Packet, Tuple};
 use wave_tcp::flextoe::Settings;
 use wave_tcp::packet::tcp::HEADERS_BYTES_MAX;
 use wave_tcp::packet::{Ecn, Flags, Options, TcpHeader, build_tcp};
@@ -99,6 +97,7 @@ use wave_tcp::pipeline::{Copied, Entry, Stamped, Work};
 use wave_tcp::seq::{Seq, seq_of};
 use wave_tcp::stages::marks::Marks;
 use wave_tcp::stages::receive::AckTiming;
+use wave_tcp_testbed::{CONTEXT, update};
 // The executors' files look for these in the root of their crate.
 use wave_tcp::{datapath, flextoe, flow, pipeline, stages, trace, tuples};
 
@@ -107,7 +106,6 @@ const RING: u32 = 1 << 14;
 const SETTINGS: Settings = Settings { mac: [1; 6], super_bytes: 0, flows: 4, key: (1, 2) };
 const SEND_BASE: Seq = Seq(u32::MAX - 100);
 const RECEIVE_BASE: Seq = Seq(u32::MAX - 150);
-const CONTEXT: ContextId = ContextId { process: 0, context: 0 };
 /// Payload of each received segment, in bytes.
 const PAYLOAD: usize = 100;
 
@@ -121,41 +119,9 @@ fn remote(port: u16) -> SocketAddr {
 
 /// A new connection from this port of the peer.
 fn established(port: u16) -> Established {
-    let ring = |offset| Ring { offset, bytes: RING };
-    Established {
-        tuple: Tuple { local: local(), remote: remote(port) },
-        peer_mac: [2; 6],
-        context: CONTEXT,
-        socket: port.into(),
-        sending: Sending {
-            ring: ring(0),
-            base: SEND_BASE,
-            acknowledged: 0,
-            sent: 0,
-            written: 0,
-            edge: RING.into(),
-            fin: Fin::No,
-            scale: 0,
-            mss: 1000,
-            filled: RING,
-        },
-        receiving: Receiving {
-            ring: ring(RING.into()),
-            base: RECEIVE_BASE,
-            received: 0,
-            read: 0,
-            edge: RING.into(),
-            intervals: Default::default(),
-            fin: None,
-            scale: 0,
-            filled: RING,
-        },
-        timestamps: None,
-        is_selective: true,
-        ecn: None,
-        is_eager: false,
-        limits: Limits { window_bytes: 1 << 20, ..Limits::default() },
-    }
+    let ends = Tuple { local: local(), remote: remote(port) };
+    let socket = port.into();
+    Established { socket, ..wave_tcp_testbed::established(ends, [SEND_BASE, RECEIVE_BASE], RING) }
 }
 
 /// The peer's segment at this position of its stream.
@@ -185,13 +151,10 @@ fn turns(flow: FlowId, port: u16) -> Vec<Entry<Vec<u8>>> {
     let copied =
         |landed| Copied { landed, acknowledge: Some(AckTiming::Now), marks: Marks::default() };
     let written = Update {
-        flow,
         written: 1_500,
-        read: 0,
-        is_finished: false,
         is_eager: true,
-        tail: Tail::Whole,
         filled: Filled { receive: RING, send: RING },
+        ..update(flow)
     };
     vec![
         segment(port, PAYLOAD),

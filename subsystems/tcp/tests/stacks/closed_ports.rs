@@ -2,7 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::ipv6::{Neighbour, OURS as OURS6, PEER as PEER6};
+use crate::ipv6::{OURS as OURS6, PEER as PEER6};
+use crate::peer::Peer;
 use etherparse::{
     Icmpv4Type, Icmpv6Type, PacketBuilder, SlicedPacket, TransportSlice, icmpv4, icmpv6,
 };
@@ -14,7 +15,7 @@ const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 9);
 /// Traceroute's first port.
 const PORT: u16 = 33_434;
 
-impl Neighbour {
+impl Peer {
     /// A frame with a datagram from this host.
     fn datagram(&self, source: IpAddr, destination: IpAddr, payload: &[u8]) -> Vec<u8> {
         let builder =
@@ -36,7 +37,7 @@ impl Neighbour {
 
     fn asks(&mut self, frame: &[u8]) -> Vec<Vec<u8>> {
         self.put(frame);
-        self.answers()
+        self.frames()
     }
 }
 
@@ -70,7 +71,7 @@ fn quoted(answer: &[u8], source: IpAddr) -> Vec<u8> {
 fn a_datagram_to_a_closed_port_is_answered_with_port_unreachable() {
     for (source, destination) in [(PEER.into(), OURS.into()), (PEER6.into(), OURS6.into())] {
         for bytes in [0, 1, 32, 1_400] {
-            let mut neighbour = Neighbour::new();
+            let mut neighbour = Peer::new();
             let frame = neighbour.datagram(source, destination, &vec![7; bytes]);
             let [answer] = &neighbour.asks(&frame)[..] else { panic!("{bytes} bytes: no answer") };
             let quote = quoted(answer, source);
@@ -83,7 +84,7 @@ fn a_datagram_to_a_closed_port_is_answered_with_port_unreachable() {
 
 #[test]
 fn datagrams_to_groups_from_groups_and_damaged_ones_are_not_answered() {
-    let mut neighbour = Neighbour::new();
+    let mut neighbour = Peer::new();
     let wire = neighbour.datagram(PEER.into(), OURS.into(), b"probe");
     let wire6 = neighbour.datagram(PEER6.into(), OURS6.into(), b"probe");
     let with = |frame: &[u8], at: usize, bytes: &[u8]| {
@@ -129,7 +130,7 @@ fn datagrams_to_groups_from_groups_and_damaged_ones_are_not_answered() {
 
 #[test]
 fn a_flood_of_datagrams_from_forged_addresses_gets_a_bounded_number_of_answers() {
-    let mut neighbour = Neighbour::new();
+    let mut neighbour = Peer::new();
     neighbour.now = Nanos::from_millis(10_000);
     let mut answers = 0;
     for one in 0..20_000_u32 {
@@ -137,7 +138,7 @@ fn a_flood_of_datagrams_from_forged_addresses_gets_a_bounded_number_of_answers()
         let frame = neighbour.datagram(source.into(), OURS.into(), b"flood");
         neighbour.put(&frame);
         if one % 100 == 99 {
-            answers += neighbour.answers().len();
+            answers += neighbour.frames().len();
         }
     }
     // 200 turns of 5 ms: a second, at a thousand a second and a burst of fifty; by a secret, up to twice as many.
@@ -146,10 +147,10 @@ fn a_flood_of_datagrams_from_forged_addresses_gets_a_bounded_number_of_answers()
     assert_eq!(counters.ports_unreachable, answers as u64);
     assert_eq!(counters.held_back, 20_000 - answers as u64);
     // One sender gets six, and one a second.
-    let mut neighbour = Neighbour::new();
+    let mut neighbour = Peer::new();
     let frame = neighbour.datagram(PEER6.into(), OURS6.into(), b"flood");
     for _ in 0..100 {
         neighbour.put(&frame);
     }
-    assert_eq!(neighbour.answers().len(), 6);
+    assert_eq!(neighbour.frames().len(), 6);
 }

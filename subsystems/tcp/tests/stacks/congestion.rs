@@ -1,14 +1,12 @@
 //! DCTCP and ECN between two stacks over a network that marks: negotiation, the length of the bottleneck's queue, and the share
 //! of a paced connection.
 
-use crate::machine::{Machine, join, run};
 use wave_core::clock::Nanos;
 use wave_tcp::congestion::Algorithm;
 use wave_tcp::datapath::{Datapath, Echo};
-use wave_tcp::stages::recover::Sack;
-use wave_wires::{Adversity, Memory};
+use wave_tcp_testbed::{MINUTE, Machine, Setup, join, machines, run};
+use wave_wires::Adversity;
 
-const MINUTE: Nanos = Nanos::from_millis(60_000);
 const RING: u32 = 1 << 18;
 /// Size of a packet in bytes.
 const PACKET: u64 = 1_514;
@@ -18,12 +16,8 @@ const MARKS_FROM: u64 = 20;
 const BITS_PER_SECOND: u64 = 100_000_000;
 
 /// Two connected machines, and both names of the connection.
-fn connected(
-    algorithms: [Algorithm; 2],
-    adversity: &Adversity,
-) -> ([Machine<Sack>; 2], Nanos, u32, u32) {
-    let (one, other) = Memory::pair(adversity);
-    let mut both = [Machine::with_rings(1, one, RING), Machine::with_rings(2, other, RING)];
+fn connected(algorithms: [Algorithm; 2], adversity: &Adversity) -> ([Machine; 2], Nanos, u32, u32) {
+    let mut both = machines(adversity, |host| Setup::with_rings(host, RING));
     for (machine, algorithm) in both.iter_mut().zip(algorithms) {
         machine.stack.set_congestion(algorithm);
     }
@@ -73,10 +67,8 @@ fn stream(algorithm: Algorithm) -> Course {
     let (mut area, mut span, mut queue_max, mut last) = (0.0, 0.0, 0_f64, begin);
     let mut received_before = 0;
     run(&mut both, &mut now, MINUTE, |both, now| {
-        both[0].write(socket, &bytes);
-        both[0].report_progress(now, socket);
-        both[1].read(peer, usize::MAX);
-        both[1].report_progress(now, peer);
+        both[0].send(now, socket, &bytes);
+        both[1].receive(now, peer, usize::MAX);
         if now < begin {
             received_before = both[1].sockets[&peer].received;
             return false;
@@ -118,10 +110,8 @@ fn a_network_that_marks_every_packet_does_not_stop_a_connection() {
         let total = 500_000;
         run(&mut both, &mut now, MINUTE, |both, now| {
             let left = total - both[0].sockets[&socket].wrote.len();
-            both[0].write(socket, &vec![7; left]);
-            both[0].report_progress(now, socket);
-            both[1].read(peer, usize::MAX);
-            both[1].report_progress(now, peer);
+            both[0].send(now, socket, &vec![7; left]);
+            both[1].receive(now, peer, usize::MAX);
             both[1].sockets[&peer].received == total as u64
         });
     }

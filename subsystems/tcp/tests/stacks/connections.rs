@@ -2,52 +2,33 @@
 
 use std::net::SocketAddr;
 
-use crate::machine::{CONTEXT, Machine, RING, join, run};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
 use wave_core::clock::Nanos;
-use wave_tcp::context::{Reason, Request};
+use wave_tcp::context::Reason;
 use wave_tcp::control::State;
-use wave_tcp::datapath::Ring;
+use wave_tcp_testbed::{CONTEXT, MINUTE, Machine, RING, Setup, calm, join, machines, run};
 use wave_wires::{Adversity, Memory};
 
 pub const SERVER: ([u8; 4], u16) = ([10, 0, 0, 2], 80);
-const MINUTE: Nanos = Nanos::from_millis(60_000);
-
-pub fn machines(adversity: &Adversity) -> [Machine; 2] {
-    let (one, other) = Memory::pair(adversity);
-    [Machine::new(1, one), Machine::new(2, other)]
-}
-
-fn calm() -> Adversity {
-    Adversity { delay_ns: 50_000..=50_000, mtu: 1500, ..Adversity::default() }
-}
-
-pub fn states(machine: &Machine) -> Vec<State> {
-    let mut states = Vec::new();
-    machine.stack.show(&mut |shown| states.push(shown.state));
-    states
-}
 
 /// Two connected machines, and both names of the connection.
 fn connected() -> ([Machine; 2], Nanos, u32, u32) {
-    let both = machines(&calm());
-    join(both)
+    join(machines(&calm(), Setup::new))
 }
 
 #[test]
 fn a_connection_opens_carries_bytes_and_ends() {
     let (mut both, mut now, socket, peer) = connected();
-    assert_eq!(states(&both[1]), [State::Listen, State::Established]);
-    both[0].write(socket, b"GET /");
-    both[0].report_progress(now, socket);
+    assert_eq!(both[1].states(), [State::Listen, State::Established]);
+    both[0].send(now, socket, b"GET /");
     run(&mut both, &mut now, MINUTE, |both, _| both[1].sockets[&peer].received == 5);
     both[1].read(peer, 100);
     assert_eq!(both[1].sockets[&peer].read, b"GET /");
     both[1].write(peer, b"ok");
     both[1].close(now, peer);
     run(&mut both, &mut now, MINUTE, |both, _| both[0].sockets[&socket].peer_is_finished);
-    assert_eq!(states(&both[0]), [State::CloseWait]);
+    assert_eq!(both[0].states(), [State::CloseWait]);
     both[0].read(socket, 100);
     assert_eq!(both[0].sockets[&socket].read, b"ok");
     both[0].close(now, socket);
@@ -55,16 +36,16 @@ fn a_connection_opens_carries_bytes_and_ends() {
         both[0].sockets[&socket].is_over && both[1].sockets[&peer].is_over
     });
     // The side that closed first is in TIME_WAIT.
-    assert_eq!(states(&both[0]), []);
-    assert_eq!(states(&both[1]), [State::Listen, State::TimeWait]);
+    assert_eq!(both[0].states(), []);
+    assert_eq!(both[1].states(), [State::Listen, State::TimeWait]);
     let (sent, came) = (both[0].stack.data.counters(), both[1].stack.data.counters());
     assert_eq!((sent.retransmitted, came.retransmitted), (0, 0));
-    run(&mut both, &mut now, Nanos(3 * MINUTE.0), |both, _| states(&both[1]) == [State::Listen]);
+    run(&mut both, &mut now, Nanos(3 * MINUTE.0), |both, _| both[1].states() == [State::Listen]);
 }
 
 #[test]
 fn a_connection_to_a_port_without_a_listener_is_refused() {
-    let mut both = machines(&calm());
+    let mut both = machines(&calm(), Setup::new);
     let mut now = Nanos(0);
     let socket = both[0].connect(now, SocketAddr::from(SERVER));
     run(&mut both, &mut now, MINUTE, |both, _| both[0].sockets[&socket].is_over);
@@ -75,7 +56,7 @@ fn a_connection_to_a_port_without_a_listener_is_refused() {
 /// listen(2) may return before the listener's first slot reaches the agent. A SYN in between used to be refused.
 #[test]
 fn a_connection_to_a_listener_waits_for_the_first_slot() {
-    let mut both = machines(&calm());
+    let mut both = machines(&calm(), Setup::new);
     let mut now = Nanos(0);
     both[1].listen(now, SERVER.1, 0);
     let socket = both[0].connect(now, SocketAddr::from(SERVER));
@@ -94,7 +75,7 @@ fn a_connection_to_a_listener_waits_for_the_first_slot() {
 
 #[test]
 fn an_address_without_a_host_is_unreachable() {
-    let mut both = machines(&calm());
+    let mut both = machines(&calm(), Setup::new);
     let mut now = Nanos(0);
     let near = both[0].connect(now, SocketAddr::from(([10, 0, 0, 99], 80)));
     let far = both[0].connect(now, SocketAddr::from(([10, 1, 0, 99], 80)));
@@ -106,8 +87,7 @@ fn an_address_without_a_host_is_unreachable() {
 #[test]
 fn closing_with_unread_bytes_resets() {
     let (mut both, mut now, socket, peer) = connected();
-    both[0].write(socket, b"unread");
-    both[0].report_progress(now, socket);
+    both[0].send(now, socket, b"unread");
     run(&mut both, &mut now, MINUTE, |both, _| both[1].sockets[&peer].received == 6);
     both[1].close(now, peer);
     run(&mut both, &mut now, MINUTE, |both, _| {
@@ -126,17 +106,14 @@ fn a_window_that_stays_closed_is_probed_and_opens_again() {
     let wait = now + Nanos(90 * MINUTE.0);
     let mut wrote = 0;
     run(&mut both, &mut now, Nanos(100 * MINUTE.0), |both, at| {
-        wrote += both[0].write(socket, &bytes[wrote..]);
-        both[0].report_progress(at, socket);
+        wrote += both[0].send(at, socket, &bytes[wrote..]);
         at > wait
     });
     assert!(both[0].stack.data.counters().probes > 20);
     assert_eq!(both[1].sockets[&peer].received, u64::from(RING));
     run(&mut both, &mut now, Nanos(10 * MINUTE.0), |both, at| {
-        wrote += both[0].write(socket, &bytes[wrote..]);
-        both[0].report_progress(at, socket);
-        both[1].read(peer, 1000);
-        both[1].report_progress(at, peer);
+        wrote += both[0].send(at, socket, &bytes[wrote..]);
+        both[1].receive(at, peer, 1000);
         both[1].sockets[&peer].read.len() == bytes.len()
     });
     assert_eq!(both[1].sockets[&peer].read, bytes);
@@ -148,8 +125,7 @@ fn a_connection_to_a_vanished_peer_times_out() {
     // The cable is pulled.
     let (one, other) = Memory::pair(&Adversity { loss: 1.0, ..calm() });
     (both[0].wire, both[1].wire) = (one, other);
-    both[0].write(socket, b"hello?");
-    both[0].report_progress(now, socket);
+    both[0].send(now, socket, b"hello?");
     run(&mut both, &mut now, Nanos(40 * MINUTE.0), |both, _| both[0].sockets[&socket].is_over);
     assert_eq!(both[0].sockets[&socket].failed, Some(Reason::TimedOut));
     assert!(now > Nanos(10 * MINUTE.0), "given up after {now:?}");
@@ -157,15 +133,14 @@ fn a_connection_to_a_vanished_peer_times_out() {
 
 #[test]
 fn connections_of_a_process_that_has_gone_are_closed() {
-    let mut both = machines(&calm());
+    let mut both = machines(&calm(), Setup::new);
     let mut now = Nanos(0);
     both[1].listen(now, 80, 3);
     let sockets = [0; 2].map(|_| both[0].connect(now, SocketAddr::from(SERVER)));
     run(&mut both, &mut now, MINUTE, |both, _| both[1].accepted.len() == 2);
     let peers: Vec<u32> = both[1].accepted.drain(..).collect();
     // One of them has bytes that were never read.
-    both[0].write(sockets[0], b"unread");
-    both[0].report_progress(now, sockets[0]);
+    both[0].send(now, sockets[0], b"unread");
     run(&mut both, &mut now, MINUTE, |both, _| {
         peers.iter().any(|peer| both[1].sockets[peer].received == 6)
     });
@@ -176,7 +151,7 @@ fn connections_of_a_process_that_has_gone_are_closed() {
     assert_eq!(both[0].sockets[&sockets[0]].failed, Some(Reason::Reset));
     both[0].close(now, sockets[1]);
     run(&mut both, &mut now, MINUTE, |both, _| both[1].released == [CONTEXT.process]);
-    assert_eq!(states(&both[1]), [State::TimeWait]);
+    assert_eq!(both[1].states(), [State::TimeWait]);
 }
 
 #[test]
@@ -200,7 +175,7 @@ fn every_byte_arrives_and_every_connection_ends_while_agents_are_replaced() {
                     1 => machine.keep(now),
                     _ => continue,
                 }
-                let is_connected = states(machine).contains(&State::Established);
+                let is_connected = machine.states().contains(&State::Established);
                 count[usize::from(is_connected)] += 1;
             }
         });
@@ -226,7 +201,7 @@ fn storm(seed: u64, happens: &mut dyn FnMut(&mut [Machine; 2], Nanos)) -> u64 {
         gso_bytes: [0, 20_000, 65_535][rng.random_range(0..3)],
         ..Adversity::default()
     };
-    let mut both = machines(&adversity);
+    let mut both = machines(&adversity, Setup::new);
     let mut now = Nanos(0);
     // Three lost queries for the neighbour's address would rightly fail a connection, so it is resolved first.
     loop {
@@ -248,8 +223,7 @@ fn storm(seed: u64, happens: &mut dyn FnMut(&mut [Machine; 2], Nanos)) -> u64 {
     run(&mut both, &mut now, Nanos(120 * MINUTE.0), |both, at| {
         happens(both, at);
         for (side, machine) in both.iter_mut().enumerate() {
-            let mut names: Vec<u32> = machine.sockets.keys().copied().collect();
-            names.sort_unstable();
+            let names: Vec<u32> = machine.sockets.keys().copied().collect();
             for socket in names {
                 let state = &machine.sockets[&socket];
                 if state.flow.is_none() || state.is_over || state.is_closed || rng.random_bool(0.5)
@@ -265,7 +239,7 @@ fn storm(seed: u64, happens: &mut dyn FnMut(&mut [Machine; 2], Nanos)) -> u64 {
                 if state.wrote.len() == total && has_all {
                     machine.close(at, socket);
                 } else {
-                    let state = machine.sockets.get_mut(&socket).unwrap();
+                    let state = machine.socket(socket);
                     state.is_finished = state.wrote.len() == total;
                     machine.report_progress(at, socket);
                 }
@@ -306,8 +280,7 @@ fn bytes_written_before_a_process_has_gone_are_sent_before_its_fin() {
     for _ in 0..200 {
         both[0].report_progress(now, socket);
     }
-    both[0].write(socket, &[1; 100]);
-    both[0].report_progress(now, socket);
+    both[0].send(now, socket, &[1; 100]);
     both[0].step(now);
     both[0].stack.remove_process(CONTEXT.process);
     run(&mut both, &mut now, MINUTE, |both, _| both[1].sockets[&peer].peer_is_finished);
@@ -317,47 +290,30 @@ fn bytes_written_before_a_process_has_gone_are_sent_before_its_fin() {
 /// Both sides used to answer each other's SYNs forever.
 #[test]
 fn a_simultaneous_open_makes_one_connection() {
-    let mut both = machines(&calm());
+    let mut both = machines(&calm(), Setup::new);
     let mut now = Nanos(0);
-    let ring = |offset| Ring { offset, bytes: RING };
     for (at, last, port, local_port) in [(0, 2_u8, 2000, 1000), (1, 1, 1000, 2000)] {
-        both[at].sockets.insert(9, Default::default());
         let remote = SocketAddr::from(([10, 0, 0, last], port));
-        let (receive, send) = (ring(0), ring(RING.into()));
-        both[at].ask(
-            now,
-            Request::Connect {
-                socket: 9,
-                remote,
-                local_port,
-                mss_max: u16::MAX,
-                receive,
-                send,
-                filled: receive.bytes,
-            },
-        );
+        assert_eq!(both[at].connect_from(now, local_port, remote), 0);
     }
     run(&mut both, &mut now, MINUTE, |both, _| {
-        both.iter().all(|machine| machine.sockets[&9].flow.is_some())
+        both.iter().all(|machine| machine.sockets[&0].flow.is_some())
     });
-    assert!(both.iter().all(|machine| states(machine) == [State::Established]));
-    both[0].write(9, b"both");
-    both[0].report_progress(now, 9);
-    run(&mut both, &mut now, MINUTE, |both, _| both[1].sockets[&9].received == 4);
+    assert!(both.iter().all(|machine| machine.states() == [State::Established]));
+    both[0].send(now, 0, b"both");
+    run(&mut both, &mut now, MINUTE, |both, _| both[1].sockets[&0].received == 4);
     assert!(both[0].stack.data.counters().in_segments < 20);
 }
 
 #[test]
 fn a_closed_window_does_not_keep_a_process_that_has_gone_from_being_released() {
     let (mut both, mut now, socket, peer) = connected();
-    both[0].write(socket, &vec![1; RING as usize]);
-    both[0].report_progress(now, socket);
+    both[0].send(now, socket, &vec![1; RING as usize]);
     run(&mut both, &mut now, MINUTE, |both, _| {
         both[1].sockets[&peer].received == u64::from(RING)
             && both[0].sockets[&socket].acknowledged > 0
     });
-    both[0].write(socket, &[1; 100]);
-    both[0].report_progress(now, socket);
+    both[0].send(now, socket, &[1; 100]);
     both[0].step(now);
     both[0].stack.remove_process(CONTEXT.process);
     run(&mut both, &mut now, Nanos(30 * MINUTE.0), |both, _| !both[0].released.is_empty());
@@ -367,13 +323,11 @@ fn a_closed_window_does_not_keep_a_process_that_has_gone_from_being_released() {
 fn window_probes_do_not_reduce_the_congestion_window() {
     let (mut both, mut now, socket, peer) = connected();
     let all = vec![1; RING as usize];
-    both[0].write(socket, &all);
-    both[0].report_progress(now, socket);
+    both[0].send(now, socket, &all);
     run(&mut both, &mut now, MINUTE, |both, _| {
         both[0].sockets[&socket].acknowledged == u64::from(RING)
     });
-    both[0].write(socket, &all);
-    both[0].report_progress(now, socket);
+    both[0].send(now, socket, &all);
     let window = |both: &[Machine; 2]| {
         let mut window = None;
         both[0].stack.show(&mut |shown| window = shown.congestion);
@@ -383,8 +337,7 @@ fn window_probes_do_not_reduce_the_congestion_window() {
     run(&mut both, &mut now, Nanos(2 * MINUTE.0), |_, at| at > until);
     assert!(both[0].stack.data.counters().probes > 3);
     assert_eq!(window(&both), before);
-    both[1].read(peer, 1 << 20);
-    both[1].report_progress(now, peer);
+    both[1].receive(now, peer, 1 << 20);
     run(&mut both, &mut now, MINUTE, |both, _| {
         both[1].sockets[&peer].received >= 2 * u64::from(RING)
     });

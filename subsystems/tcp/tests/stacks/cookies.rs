@@ -259,14 +259,7 @@ fn a_listener_that_shares_the_port_accepts_the_cookies_of_one_that_has_gone() {
         let local = SocketAddr::from(([0, 0, 0, 0], 80));
         peer.machine.ask(peer.now, Request::Listen { listener, local, backlog: 1, sharing });
     }
-    for _ in 0..2 {
-        for listener in [1, 2] {
-            let socket = peer.machine.new_socket();
-            let (receive, send) = peer.machine.rings(socket);
-            let filled = receive.bytes;
-            peer.machine.ask(peer.now, Request::Slot { listener, socket, receive, send, filled });
-        }
-    }
+    [1, 2, 1, 2].into_iter().for_each(|listener| peer.machine.slot(peer.now, listener));
     for port in 1..=2 {
         let source = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 77), port);
         peer.send(Sends { source, ack: None, flags: Flags::SYN, ..peer.plain() });

@@ -8,14 +8,10 @@ use wave_tcp::control::State;
 use wave_tcp::packet::Flags;
 use wave_wires::{Adversity, Memory};
 
-use crate::connections::{SERVER, machines, states};
+use crate::connections::SERVER;
 use crate::failures::keep_alive;
-use crate::machine::{Machine, join, run};
 use crate::peer::{MINUTE, MS, Peer, SECOND, Sends};
-
-fn calm() -> Adversity {
-    Adversity { delay_ns: 50_000..=50_000, mtu: 1500, ..Adversity::default() }
-}
+use wave_tcp_testbed::{Machine, Setup, calm, join, machines, run};
 
 /// Cuts the wire between both machines.
 fn cut(both: &mut [Machine; 2]) {
@@ -25,12 +21,12 @@ fn cut(both: &mut [Machine; 2]) {
 
 #[test]
 fn successors_complete_a_handshake_that_is_under_way_on_both_sides() {
-    let mut both = machines(&calm());
+    let mut both = machines(&calm(), Setup::new);
     let mut now = Nanos(0);
     both[1].listen(now, 80, 2);
     let socket = both[0].connect(now, SocketAddr::from(SERVER));
-    run(&mut both, &mut now, MINUTE, |both, _| states(&both[1]).contains(&State::SynReceived));
-    assert_eq!(states(&both[0]), [State::SynSent]);
+    run(&mut both, &mut now, MINUTE, |both, _| both[1].states().contains(&State::SynReceived));
+    assert_eq!(both[0].states(), [State::SynSent]);
     both.iter_mut().for_each(|machine| machine.replace(now));
     let asked = now;
     run(&mut both, &mut now, MINUTE, |both, _| {
@@ -50,7 +46,7 @@ fn successors_complete_a_handshake_that_is_under_way_on_both_sides() {
 #[test]
 fn an_unanswered_handshake_times_out_on_time_however_often_agents_are_replaced() {
     let start = |replaces: bool| {
-        let mut both = machines(&calm());
+        let mut both = machines(&calm(), Setup::new);
         let mut now = Nanos(0);
         // This makes the neighbour's address known.
         let refused = both[0].connect(now, SocketAddr::from(SERVER));
@@ -74,27 +70,27 @@ fn an_unanswered_handshake_times_out_on_time_however_often_agents_are_replaced()
 
 #[test]
 fn closing_states_and_time_wait_survive_a_handover() {
-    let (mut both, mut now, socket, peer) = join(machines(&calm()));
+    let (mut both, mut now, socket, peer) = join(machines(&calm(), Setup::new));
     let replace = |both: &mut [Machine; 2], now: Nanos, expected: [&[State]; 2]| {
         for (machine, expected) in both.iter_mut().zip(expected) {
-            assert_eq!(states(machine), expected);
+            assert_eq!(machine.states(), expected);
             machine.replace(now);
-            assert_eq!(states(machine), expected);
+            assert_eq!(machine.states(), expected);
         }
     };
     both[0].close(now, socket);
-    run(&mut both, &mut now, MINUTE, |both, _| states(&both[0]) == [State::FinWait2]);
+    run(&mut both, &mut now, MINUTE, |both, _| both[0].states() == [State::FinWait2]);
     replace(&mut both, now, [&[State::FinWait2], &[State::Listen, State::CloseWait]]);
     cut(&mut both);
     both[1].close(now, peer);
-    run(&mut both, &mut now, MINUTE, |both, _| states(&both[1]).contains(&State::LastAck));
+    run(&mut both, &mut now, MINUTE, |both, _| both[1].states().contains(&State::LastAck));
     replace(&mut both, now, [&[State::FinWait2], &[State::Listen, State::LastAck]]);
     let (one, other) = Memory::pair(&calm());
     (both[0].wire, both[1].wire) = (one, other);
     run(&mut both, &mut now, MINUTE, |both, _| both.iter().all(Machine::is_empty));
     replace(&mut both, now, [&[State::TimeWait], &[State::Listen]]);
     let before = now;
-    run(&mut both, &mut now, Nanos(3 * MINUTE.0), |both, _| states(&both[0]).is_empty());
+    run(&mut both, &mut now, Nanos(3 * MINUTE.0), |both, _| both[0].states().is_empty());
     assert!(now.since(before) > Nanos::from_millis(50_000), "TIME_WAIT was kept");
 }
 

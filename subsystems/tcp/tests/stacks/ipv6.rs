@@ -10,36 +10,20 @@ use wave_tcp::packet::{
     build_solicitation, build_tcp, parse, partial_checksum,
 };
 use wave_tcp::seq::Seq;
-use wave_wires::{Adversity, CsumPlace, Memory, Offload, RawPart, Wire};
+use wave_wires::{CsumPlace, Offload, RawPart, Wire};
 
-use crate::machine::{Machine, run};
+use wave_tcp_testbed::{MINUTE, Setup, calm, machines, run};
 
-const MINUTE: Nanos = Nanos::from_millis(60_000);
+use crate::peer::Peer;
+
 pub const PEER: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 9);
 pub const OURS: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
 
-fn calm() -> Adversity {
-    Adversity { delay_ns: 50_000..=50_000, mtu: 1500, ..Adversity::default() }
-}
-
-fn listen(machine: &mut Machine, text: &str) {
-    let local: SocketAddr = text.parse().unwrap();
-    let listener = local.port().into();
-    machine.ask(
-        Nanos(0),
-        Request::Listen { listener, local, backlog: 8, sharing: Sharing::default() },
-    );
-    for _ in 0..2 {
-        machine.slot(Nanos(0), local.port());
-    }
-}
-
 #[test]
 fn a_dual_stack_listener_accepts_connections_of_both_families() {
-    let (one, other) = Memory::pair(&calm());
-    let mut both: [Machine; 2] = [Machine::new(1, one), Machine::new(2, other)];
+    let mut both = machines(&calm(), Setup::new);
     let mut now = Nanos(0);
-    listen(&mut both[1], "[::]:80");
+    both[1].listen_at(Nanos(0), "[::]:80".parse().unwrap(), 2);
     for remote in ["[fd77::2]:80", "10.0.0.2:80"] {
         let remote: SocketAddr = remote.parse().unwrap();
         let socket = both[0].connect(now, remote);
@@ -71,8 +55,7 @@ fn a_dual_stack_listener_accepts_connections_of_both_families() {
 
 #[test]
 fn listeners_of_one_family_leave_the_port_free_for_the_other() {
-    let (_wire, other) = Memory::pair(&calm());
-    let mut machine: Machine = Machine::new(2, other);
+    let [_, mut machine] = machines(&calm(), Setup::new);
     for text in ["0.0.0.0:80", "[fd77::2]:80", "[::]:80", "10.0.0.2:80"] {
         let local = text.parse().unwrap();
         let listener = machine.events.len() as u32;
@@ -92,73 +75,43 @@ fn listeners_of_one_family_leave_the_port_free_for_the_other() {
     assert_eq!(told, [Ok("10.0.0.2:80".into()), Ok("[fd77::2]:80".into()), taken.clone(), taken]);
 }
 
-/// A stack, and a neighbour whose frames are all handwritten.
-pub struct Neighbour {
-    pub machine: Machine,
-    pub wire: Memory,
-    pub now: Nanos,
-}
-
-impl Neighbour {
-    pub fn new() -> Neighbour {
-        let (wire, other) = Memory::pair(&Adversity::default());
-        Neighbour { machine: Machine::new(2, other), wire, now: Nanos::from_millis(1) }
-    }
-
-    pub fn put(&mut self, frame: &[u8]) {
-        let offload = Offload { segment_bytes: 0, checksum: None };
-        let _ = self.wire.send(frame, [RawPart::EMPTY; 2], offload).unwrap();
-    }
-
-    pub fn answers(&mut self) -> Vec<Vec<u8>> {
-        let mut frames = Vec::new();
-        for _ in 0..5 {
-            self.wire.advance(self.now.0);
-            self.machine.step(self.now);
-            while let Some(frame) = self.wire.receive().unwrap() {
-                frames.push(frame.to_vec());
-            }
-            self.now = self.now + Nanos::from_millis(1);
-        }
-        frames
-    }
-
-    fn ask(&mut self, change: impl FnOnce(&mut [u8])) -> Vec<Vec<u8>> {
+impl Peer {
+    fn solicit(&mut self, change: impl FnOnce(&mut [u8])) -> Vec<Vec<u8>> {
         let mut frame = [0; DISCOVERY_BYTES];
         build_solicitation(&mut frame, self.wire.limits().mac, PEER, OURS);
         change(&mut frame);
         self.put(&frame);
-        self.answers()
+        self.frames()
     }
 }
 
 #[test]
 fn a_neighbours_solicitation_is_answered_but_a_forwarded_one_is_not() {
-    let mut neighbour = Neighbour::new();
+    let mut neighbour = Peer::new();
     let mac = neighbour.machine.wire.limits().mac;
-    let [answer] = &neighbour.ask(|_| {})[..] else { panic!("no answer") };
+    let [answer] = &neighbour.solicit(|_| {})[..] else { panic!("no answer") };
     let Ok(Parsed::Icmp6(_, ip, Icmp6::Discovery(told))) = parse(answer, false) else {
         panic!("no advertisement")
     };
     assert_eq!((ip.source, ip.destination, ip.ttl), (OURS, PEER, 255));
     let is = |told: Discovery| matches!(told, Discovery::Advertisement { target: OURS, mac: Some(at), is_solicited: true, .. } if at == mac);
     assert!(is(told), "{told:?}");
-    assert!(neighbour.ask(|frame| frame[21] = 254).is_empty());
-    assert!(neighbour.ask(|frame| frame[77] ^= 1).is_empty(), "a wrong checksum");
+    assert!(neighbour.solicit(|frame| frame[21] = 254).is_empty());
+    assert!(neighbour.solicit(|frame| frame[77] ^= 1).is_empty(), "a wrong checksum");
     let malformed: u64 = neighbour.machine.stack.data.counters().malformed.iter().sum();
     assert_eq!(malformed, 2);
     // Its address is known from its solicitation: a connection to it needs none of ours.
     neighbour.machine.connect(neighbour.now, SocketAddr::from((PEER, 80)));
-    let [syn] = &neighbour.answers()[..] else { panic!("no SYN") };
+    let [syn] = &neighbour.frames()[..] else { panic!("no SYN") };
     let Ok(Parsed::Tcp { segment, .. }) = parse(syn, false) else { panic!("no SYN") };
     assert_eq!(segment.options.mss, Some(1440));
 }
 
 #[test]
 fn an_unknown_neighbour_is_solicited_at_its_group() {
-    let mut neighbour = Neighbour::new();
+    let mut neighbour = Peer::new();
     neighbour.machine.connect(neighbour.now, SocketAddr::from((PEER, 80)));
-    let [question] = &neighbour.answers()[..] else { panic!("no answer") };
+    let [question] = &neighbour.frames()[..] else { panic!("no answer") };
     let Ok(Parsed::Icmp6(ethernet, ip, Icmp6::Discovery(asked))) = parse(question, false) else {
         panic!("no solicitation")
     };
@@ -170,8 +123,8 @@ fn an_unknown_neighbour_is_solicited_at_its_group() {
 /// As with IPv4, an address that is asked for in doubt is learnt.
 #[test]
 fn a_neighbour_that_has_moved_is_found_again_though_its_address_was_never_asked_for() {
-    let mut neighbour = Neighbour::new();
-    listen(&mut neighbour.machine, "[::]:80");
+    let mut neighbour = Peer::new();
+    neighbour.machine.listen_at(Nanos(0), "[::]:80".parse().unwrap(), 2);
     let (mac, ours) = (neighbour.wire.limits().mac, neighbour.machine.wire.limits().mac);
     let header = TcpHeader {
         source_mac: mac,
@@ -194,8 +147,8 @@ fn a_neighbour_that_has_moved_is_found_again_though_its_address_was_never_asked_
     let _ = neighbour.wire.send(&head[..len], [RawPart::EMPTY; 2], offload).unwrap();
     let moved = [2, 9, 9, 9, 9, 9];
     let mut answers_to = Vec::new();
-    while neighbour.now < Nanos::from_millis(16_000) {
-        for frame in neighbour.answers() {
+    while neighbour.now < Nanos::from_millis(17_000) {
+        for frame in neighbour.frames() {
             match parse(&frame, false).unwrap() {
                 Parsed::Tcp { ethernet, .. } => answers_to.push(ethernet.destination),
                 Parsed::Icmp6(_, _, Icmp6::Discovery(Discovery::Solicitation { .. })) => {
@@ -212,7 +165,7 @@ fn a_neighbour_that_has_moved_is_found_again_though_its_address_was_never_asked_
 
 #[test]
 fn an_echo_request_is_answered_unless_its_checksum_is_wrong() {
-    let mut neighbour = Neighbour::new();
+    let mut neighbour = Peer::new();
     let macs = (neighbour.wire.limits().mac, neighbour.machine.wire.limits().mac);
     let mut frame = Vec::new();
     PacketBuilder::ethernet2(macs.0, macs.1)
@@ -221,7 +174,7 @@ fn an_echo_request_is_answered_unless_its_checksum_is_wrong() {
         .write(&mut frame, b"ping")
         .unwrap();
     neighbour.put(&frame);
-    let [answer] = &neighbour.answers()[..] else { panic!("no answer") };
+    let [answer] = &neighbour.frames()[..] else { panic!("no answer") };
     let Ok(Parsed::Icmp6(_, ip, Icmp6::EchoReply(echo))) = parse(answer, false) else {
         panic!("no reply")
     };
@@ -234,5 +187,5 @@ fn an_echo_request_is_answered_unless_its_checksum_is_wrong() {
     assert!(reply.is_checksum_valid(OURS.octets(), PEER.octets()));
     frame[57] ^= 1;
     neighbour.put(&frame);
-    assert!(neighbour.answers().is_empty());
+    assert!(neighbour.frames().is_empty());
 }

@@ -8,7 +8,6 @@ mod errors;
 mod failures;
 mod handover;
 mod ipv6;
-mod machine;
 mod opening;
 mod options;
 mod peer;

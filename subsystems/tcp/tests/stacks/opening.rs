@@ -329,25 +329,19 @@ fn connection_that_is_established_with_a_new_slot_leaves_it_to_an_older_one_that
 fn a_connection_that_waits_moves_to_a_listener_that_shares_the_port() {
     let mut peer = Peer::new();
     let sharing = Sharing { reuses_port: true, ..Sharing::default() };
-    let slot = |peer: &mut Peer, listener| {
-        let socket = peer.machine.new_socket();
-        let (receive, send) = peer.machine.rings(socket);
-        let filled = receive.bytes;
-        peer.machine.ask(peer.now, Request::Slot { listener, socket, receive, send, filled });
-    };
     for listener in [1, 2] {
         let local = SocketAddr::from(([0, 0, 0, 0], 80));
         peer.machine.ask(peer.now, Request::Listen { listener, local, backlog: 8, sharing });
     }
-    slot(&mut peer, 1);
+    peer.machine.slot(peer.now, 1);
     assert_eq!(connects_from(&mut peer, 1..4), 3);
     assert_eq!(peer.machine.accepted.len(), 1);
     // One goes to the other listener's slot, and the last one outlives its listener.
-    slot(&mut peer, 2);
+    peer.machine.slot(peer.now, 2);
     peer.after(1);
     assert_eq!(peer.machine.accepted.len(), 2);
     peer.machine.ask(peer.now, Request::Unlisten { listener: 1 });
-    slot(&mut peer, 2);
+    peer.machine.slot(peer.now, 2);
     peer.after(1);
     assert_eq!(peer.machine.accepted.len(), 3);
 }

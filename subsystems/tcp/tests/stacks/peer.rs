@@ -4,11 +4,10 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use etherparse::checksum::Sum16BitWords;
-use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 
-use crate::machine::Machine;
 use wave_core::clock::Nanos;
-use wave_tcp::context::{Event, Filled, Request, SocketOptions, Tail, Update};
+use wave_tcp::context::{Event, Request, SocketOptions, Update};
 use wave_tcp::control::State;
 use wave_tcp::datapath::Established;
 use wave_tcp::packet::{
@@ -16,6 +15,8 @@ use wave_tcp::packet::{
     TcpSegment, build_arp, build_tcp, parse,
 };
 use wave_tcp::seq::Seq;
+pub use wave_tcp_testbed::{MINUTE, MS, SECOND};
+use wave_tcp_testbed::{Machine, Setup, update};
 use wave_wires::{Adversity, Memory, Offload, RawPart, Wire};
 
 pub const PEER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 5000);
@@ -23,9 +24,6 @@ pub const OURS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 80)
 pub const ISN: Seq = Seq(u32::MAX - 7);
 /// The peer's window if a test names none.
 pub const WINDOW: u16 = 60_000;
-pub const MS: Nanos = Nanos::from_millis(1);
-pub const SECOND: Nanos = Nanos::from_millis(1_000);
-pub const MINUTE: Nanos = Nanos::from_millis(60_000);
 /// Offset of the TCP header in a frame.
 const TCP_AT: usize = ETHERNET_BYTES + IPV4_BYTES;
 
@@ -134,10 +132,14 @@ impl Peer {
 
     /// A stack and a peer over a wire with this MTU that splits no super-packets.
     pub fn over(mtu: u16) -> Peer {
+        Peer::with(Setup::new(2), mtu)
+    }
+
+    pub fn with(setup: Setup, mtu: u16) -> Peer {
         let (wire, other) = Memory::pair(&Adversity { mtu, gso_bytes: 0, ..Adversity::default() });
         let mac = wire.limits().mac;
         Peer {
-            machine: Machine::new(2, other),
+            machine: Machine::new(setup, other),
             wire,
             now: SECOND,
             seq: ISN,
@@ -170,7 +172,7 @@ impl Peer {
         assert_eq!(syn.segment.flags, Flags::SYN | Flags::ACK);
         (self.seq, self.ack) = (self.seq.plus(1), syn.segment.seq.plus(1));
         self.send(self.plain());
-        self.after(5);
+        assert!(self.after(5).is_empty());
         self.socket = self.machine.accepted.pop_front().expect("the connection is accepted");
         seen
     }
@@ -189,8 +191,7 @@ impl Peer {
     }
 
     pub fn connect(&mut self, local_port: u16) {
-        self.socket = self.machine.new_socket();
-        self.machine.connect_from(self.now, self.socket, PEER.into(), local_port);
+        self.socket = self.machine.connect_from(self.now, local_port, PEER.into());
     }
 
     /// A connection that the stack opened.
@@ -263,42 +264,50 @@ impl Peer {
 
     /// Sends an ICMP error about a segment. `rest` is the last two bytes of its fixed part.
     pub fn icmp(&mut self, kind: u8, code: u8, rest: u16, quoted: &[u8]) {
-        let mut message = [&[kind, code, 0, 0, 0, 0][..], &rest.to_be_bytes(), quoted].concat();
-        let sum = internet_checksum(&[&message]);
-        message[2..4].copy_from_slice(&sum);
-        let mut ip = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, 1, 0, 0, 10, 0, 0, 9, 10, 0, 0, 2];
-        let total = (ip.len() + message.len()) as u16;
-        ip[2..4].copy_from_slice(&total.to_be_bytes());
-        let sum = internet_checksum(&[&ip]);
-        ip[10..12].copy_from_slice(&sum);
-        let macs = [self.machine.wire.limits().mac, self.mac].concat();
-        self.put(&[&macs[..], &[8, 0], &ip, &message].concat());
+        let [high, low] = rest.to_be_bytes();
+        let mut frame = Vec::new();
+        PacketBuilder::ethernet2(self.mac, self.machine.wire.limits().mac)
+            .ipv4([10, 0, 0, 9], [10, 0, 0, 2], 64)
+            .icmpv4_raw(kind, code, [0, 0, high, low])
+            .write(&mut frame, quoted)
+            .unwrap();
+        self.put(&frame);
     }
 
     /// Runs the stack for `time`, and returns the segments that it sends. ARP requests are answered.
     pub fn until(&mut self, time: Nanos, step: Nanos) -> Vec<Seen> {
-        let end = self.now + time;
         let mut seen = Vec::new();
+        self.run(time, step, |peer, bytes| match parse(&bytes, false) {
+            Ok(Parsed::Tcp { segment, .. }) => {
+                assert_checksums(&bytes);
+                seen.push(Seen { at: peer.now, segment, bytes });
+            }
+            Ok(Parsed::Arp(_, arp)) => peer.on_arp(&arp),
+            other => panic!("the stack sent {other:?}"),
+        });
+        seen
+    }
+
+    /// Runs the stack for 5 ms, and returns the frames that it sends.
+    pub fn frames(&mut self) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        self.run(Nanos(5 * MS.0), MS, |_, frame| frames.push(frame));
+        frames
+    }
+
+    fn run(&mut self, time: Nanos, step: Nanos, mut on_frame: impl FnMut(&mut Peer, Vec<u8>)) {
+        let end = self.now + time;
         while self.now < end {
             // Several polls, so that segments that a command asks for are sent at the same time.
             for _ in 0..4 {
                 self.wire.advance(self.now.0);
                 self.machine.step(self.now);
                 while let Some(frame) = self.wire.receive().unwrap() {
-                    match parse(&frame, false) {
-                        Ok(Parsed::Tcp { segment, .. }) => {
-                            let bytes = frame.to_vec();
-                            assert_checksums(&bytes);
-                            seen.push(Seen { at: self.now, segment, bytes });
-                        }
-                        Ok(Parsed::Arp(_, arp)) => self.on_arp(&arp),
-                        other => panic!("the stack sent {other:?}"),
-                    }
+                    on_frame(self, frame.to_vec());
                 }
             }
             self.now = self.now + step;
         }
-        seen
     }
 
     pub fn after(&mut self, milliseconds: u64) -> Vec<Seen> {
@@ -316,8 +325,7 @@ impl Peer {
     }
 
     pub fn write(&mut self, bytes: &[u8]) {
-        assert_eq!(self.machine.write(self.socket, bytes), bytes.len());
-        self.machine.report_progress(self.now, self.socket);
+        assert_eq!(self.machine.send(self.now, self.socket, bytes), bytes.len());
     }
 
     /// Sets TCP_NODELAY for the program.
@@ -325,15 +333,7 @@ impl Peer {
         let state = &self.machine.sockets[&self.socket];
         let flow = state.flow.unwrap();
         let written = state.wrote.len() as u64;
-        let update = Update {
-            flow,
-            written,
-            read: 0,
-            is_finished: false,
-            is_eager: true,
-            tail: Tail::Whole,
-            filled: Filled::default(),
-        };
+        let update = Update { written, is_eager: true, ..update(flow) };
         self.machine.ask(self.now, Request::Update(update));
     }
 
@@ -355,9 +355,7 @@ impl Peer {
     }
 
     pub fn states(&self) -> Vec<State> {
-        let mut states = Vec::new();
-        self.machine.stack.show(&mut |shown| states.push(shown.state));
-        states
+        self.machine.states()
     }
 
     /// The data path's state of the connection.

@@ -3,15 +3,20 @@
 use std::net::SocketAddr;
 
 use wave_core::clock::Nanos;
-use wave_tcp::context::{ContextId, Event, Filled, Reason, Request, Sharing, Tail, Update};
-use wave_tcp::control::{Action, Call, Owner, PayloadMemory, State};
+use wave_tcp::context::{ContextId, Event, Filled, Reason, Request, Sharing, Update};
+use wave_tcp::control::{Action, Bounds, Call, Owner, PayloadMemory, State};
 use wave_tcp::datapath::{Output, Ring};
 use wave_tcp::packet::Flags;
 use wave_wires::Adversity;
 
-use crate::connections::{SERVER, machines, states};
-use crate::machine::{CONTEXT, run};
-use crate::peer::{MINUTE, MS, Peer, SECOND};
+use crate::connections::SERVER;
+use crate::peer::Peer;
+use wave_tcp_testbed::{
+    BOUNDS, CONTEXT, MINUTE, MS, SECOND, Setup, connect, machines, run, update,
+};
+
+/// Rings of a program that needs no others.
+const RINGS: [Ring; 2] = [Ring { offset: 0, bytes: 4_096 }, Ring { offset: 4_096, bytes: 4_096 }];
 
 /// A payload memory that has only its first bytes.
 struct Part(u64);
@@ -28,7 +33,7 @@ impl PayloadMemory for &mut Part {
 
 #[test]
 fn a_program_with_many_connections_leaves_room_for_others() {
-    let mut both = machines(&Adversity::default());
+    let mut both = machines(&Adversity::default(), Setup::new);
     let mut now = Nanos(0);
     for process in [CONTEXT.process, CONTEXT.process + 1] {
         let owner = Owner { program: process.into(), user: 1, has_system_ports: false };
@@ -39,7 +44,7 @@ fn a_program_with_many_connections_leaves_room_for_others() {
     let sockets: Vec<u32> = (0..16).map(|_| both[0].connect(now, nowhere)).collect();
     let until = now + Nanos::from_millis(100);
     run(&mut both, &mut now, SECOND, |_, at| at >= until);
-    let failed = |both: &[crate::machine::Machine; 2]| {
+    let failed = |both: &[wave_tcp_testbed::Machine; 2]| {
         sockets.iter().filter(|socket| both[0].sockets[*socket].failed.is_some()).count()
     };
     assert_eq!(failed(&both), 4);
@@ -47,17 +52,7 @@ fn a_program_with_many_connections_leaves_room_for_others() {
     assert_eq!(both[0].stack.counters().beyond_share, 4);
     // People are told which call met which limit.
     assert_eq!(both[0].refused, [(CONTEXT.process, Call::Connect, Reason::TooMany); 4]);
-    let ring = |offset| Ring { offset, bytes: 4_096 };
-    let (receive, send, filled) = (ring(0), ring(4_096), 4_096);
-    let connect = Request::Connect {
-        socket: 7,
-        remote: nowhere,
-        local_port: 0,
-        mss_max: u16::MAX,
-        receive,
-        send,
-        filled,
-    };
+    let connect = connect(7, RINGS, 4_096, 0, nowhere);
     let other = ContextId { process: CONTEXT.process + 1, context: 0 };
     both[0].stack.request(now, other, connect, 8_192_u64);
     assert_eq!(both[0].stack.counters().beyond_share, 4);
@@ -80,17 +75,8 @@ fn ports_of_other_listeners_and_system_ports_are_refused() {
         });
         assert_eq!(event, Some(expected));
     };
-    let ring = |offset| Ring { offset, bytes: 4_096 };
     let remote = SocketAddr::from(([10, 0, 0, 1], 9));
-    let connect = |local_port| Request::Connect {
-        socket: 7,
-        remote,
-        local_port,
-        mss_max: u16::MAX,
-        receive: ring(0),
-        send: ring(4_096),
-        filled: 4_096,
-    };
+    let connect = |local_port| connect(7, RINGS, 4_096, local_port, remote);
     let listen = |port| Request::Listen {
         listener: 3,
         local: SocketAddr::from(([0, 0, 0, 0], port)),
@@ -121,16 +107,8 @@ fn only_its_own_process_learns_the_address_of_a_connecting_socket() {
     let (now, stack) = (peer.now, &mut peer.machine.stack);
     let other = ContextId { process: CONTEXT.process + 1, context: 0 };
     stack.add_process(other.process, Owner { program: 2, user: 2, has_system_ports: false });
-    let ring = |offset| Ring { offset, bytes: 4_096 };
-    let connect = Request::Connect {
-        socket: 7,
-        remote: SocketAddr::from(([10, 0, 0, 99], 9)),
-        local_port: 5_000,
-        mss_max: u16::MAX,
-        receive: ring(0),
-        send: ring(4_096),
-        filled: 4_096,
-    };
+    let remote = SocketAddr::from(([10, 0, 0, 99], 9));
+    let connect = connect(7, RINGS, 4_096, 5_000, remote);
     stack.request(now, CONTEXT, connect, 8_192_u64);
     for (from, socket) in [(other, 7), (CONTEXT, 8), (CONTEXT, 7)] {
         stack.request(now, from, Request::Locate { socket }, 8_192_u64);
@@ -150,18 +128,7 @@ fn claiming_missing_memory_resets_the_connection() {
     let mut peer = Peer::accepted();
     let flow = peer.machine.sockets[&peer.socket].flow.unwrap();
     let now = peer.now;
-    let update = |filled| {
-        let (written, read, is_finished, is_eager) = (0, 0, false, false);
-        Request::Update(Update {
-            flow,
-            written,
-            read,
-            is_finished,
-            is_eager,
-            tail: Tail::Whole,
-            filled,
-        })
-    };
+    let update = |filled| Request::Update(Update { filled, ..update(flow) });
     // This memory was verified before, so it is not checked again.
     let known = Filled { receive: 1, send: 0 };
     peer.machine.stack.request(now, CONTEXT, update(known), &mut Part(0));
@@ -181,7 +148,7 @@ fn claiming_missing_memory_resets_the_connection() {
 
 #[test]
 fn connections_of_gone_programs_are_at_most_a_quarter_of_the_table() {
-    let mut both = machines(&Adversity::default());
+    let mut both = machines(&Adversity::default(), Setup::new);
     let mut now = Nanos(0);
     both[1].listen(now, 80, 8);
     let mut sockets = Vec::new();
@@ -199,7 +166,7 @@ fn connections_of_gone_programs_are_at_most_a_quarter_of_the_table() {
     let until = now + SECOND;
     run(&mut both, &mut now, MINUTE, |_, at| at >= until);
     assert_eq!(both[0].stack.counters().orphans_reset, 4);
-    let waiting = states(&both[0]).iter().filter(|state| **state == State::FinWait2).count();
+    let waiting = both[0].states().iter().filter(|state| **state == State::FinWait2).count();
     assert_eq!(waiting, 16);
     run(&mut both, &mut now, MINUTE + MINUTE, |both, _| both[0].released == [CONTEXT.process]);
 }
@@ -227,8 +194,8 @@ fn a_connection_of_a_gone_program_ends_even_if_its_peer_acknowledges_now_and_the
 #[test]
 fn a_held_connection_that_nobody_wants_ends_while_the_connections_of_its_process_are_being_closed()
 {
-    let mut peer = Peer::new();
-    peer.machine.set_flows(80);
+    let bounds = Bounds { flows: 80, ..BOUNDS };
+    let mut peer = Peer::with(Setup { bounds, ..Setup::new(2) }, 1500);
     peer.machine.listen(Nanos(0), 80, 4);
     peer.open(&[]);
     let flow = peer.machine.sockets[&peer.socket].flow.unwrap();
@@ -248,8 +215,7 @@ fn a_process_number_is_released_only_after_the_last_request_of_the_process() {
     let mut peer = Peer::accepted();
     let flow = peer.machine.sockets[&peer.socket].flow.unwrap();
     let gone = ContextId { process: CONTEXT.process + 1, context: 0 };
-    let (written, read, is_finished, is_eager, filled) = (1, 0, false, false, Filled::default());
-    let update = Update { flow, written, read, is_finished, is_eager, tail: Tail::Whole, filled };
+    let update = Update { written: 1, ..update(flow) };
     let stack = &mut peer.machine.stack;
     stack.request(peer.now, gone, Request::Update(update), 0_u64);
     stack.remove_process(gone.process);
@@ -272,14 +238,12 @@ fn a_process_number_is_released_only_after_the_last_request_of_the_process() {
 fn a_process_number_is_released_while_requests_of_others_keep_waiting() {
     let mut peer = Peer::accepted();
     let flow = peer.machine.sockets[&peer.socket].flow.unwrap();
-    let (written, read, is_finished, is_eager, filled) = (0, 0, false, false, Filled::default());
-    let update = Update { flow, written, read, is_finished, is_eager, tail: Tail::Whole, filled };
     let stack = &mut peer.machine.stack;
     let mut out = std::collections::VecDeque::new();
     for turn in 0..64 {
         // More than a poll takes.
         while stack.room_for_requests() > 0 {
-            stack.request(peer.now, CONTEXT, Request::Update(update), 0_u64);
+            stack.request(peer.now, CONTEXT, Request::Update(update(flow)), 0_u64);
         }
         if turn == 8 {
             stack.remove_process(CONTEXT.process + 1);

@@ -1,34 +1,28 @@
 //! Both recovery methods between two stacks over a lossy wire: negotiation, the reaction of congestion control to a loss, and
 //! throughput in virtual time.
 
-use crate::machine::{Machine, join, run};
 use crate::peer::{Peer, Sends};
 use wave_core::clock::Nanos;
 use wave_tcp::control::Shown;
 use wave_tcp::datapath::Datapath;
-use wave_tcp::stages::recover::{GoBackN, Recovery, Sack};
-use wave_wires::{Adversity, Memory};
+use wave_tcp_testbed::{By, MINUTE, Machine, Setup, join, machines, run};
+use wave_wires::Adversity;
 
-const MINUTE: Nanos = Nanos::from_millis(60_000);
 const RING: u32 = 1 << 18;
 
 /// Two connected machines, and both names of the connection.
-fn connected<R: Recovery>(adversity: &Adversity) -> ([Machine<R>; 2], Nanos, u32, u32) {
-    let (one, other) = Memory::pair(adversity);
-    let both = [Machine::with_rings(1, one, RING), Machine::with_rings(2, other, RING)];
-    join(both)
+fn connected(by: By, adversity: &Adversity) -> ([Machine; 2], Nanos, u32, u32) {
+    join(machines(adversity, |host| Setup { by, ..Setup::with_rings(host, RING) }))
 }
 
 /// Writes and reads for `time`. Returns the number of bytes that arrived.
-fn transfer<R: Recovery>(adversity: &Adversity, time: Nanos) -> u64 {
-    let (mut both, mut now, socket, peer) = connected::<R>(adversity);
+fn transfer(by: By, adversity: &Adversity, time: Nanos) -> u64 {
+    let (mut both, mut now, socket, peer) = connected(by, adversity);
     let end = now + time;
     let bytes = vec![7; RING as usize];
     run(&mut both, &mut now, time + MINUTE, |both, now| {
-        both[0].write(socket, &bytes);
-        both[0].report_progress(now, socket);
-        both[1].read(peer, usize::MAX);
-        both[1].report_progress(now, peer);
+        both[0].send(now, socket, &bytes);
+        both[1].receive(now, peer, usize::MAX);
         now >= end
     });
     both[1].sockets[&peer].received
@@ -36,8 +30,8 @@ fn transfer<R: Recovery>(adversity: &Adversity, time: Nanos) -> u64 {
 
 #[test]
 fn selective_acknowledgements_are_negotiated_if_the_data_path_supports_them() {
-    fn agreed<R: Recovery>() -> [Option<bool>; 2] {
-        let (both, ..) = connected::<R>(&Adversity::default());
+    fn agreed(by: By) -> [Option<bool>; 2] {
+        let (both, ..) = connected(by, &Adversity::default());
         both.map(|machine| {
             let mut found = None;
             machine.stack.show(&mut |shown: &Shown| {
@@ -46,24 +40,22 @@ fn selective_acknowledgements_are_negotiated_if_the_data_path_supports_them() {
             found
         })
     }
-    assert_eq!(agreed::<Sack>(), [Some(true); 2]);
-    assert_eq!(agreed::<GoBackN>(), [Some(false); 2]);
+    assert_eq!(agreed(By::Sack), [Some(true); 2]);
+    assert_eq!(agreed(By::GoBackN), [Some(false); 2]);
 }
 
 /// RFC 6675, section 5: the window is halved once for each loss, and does not grow until all data sent by then is acknowledged.
 #[test]
 fn a_loss_halves_the_window_once_until_recovery_ends() {
     let adversity = Adversity { seed: 3, loss: 0.005, ..network() };
-    let (mut both, mut now, socket, peer) = connected::<Sack>(&adversity);
+    let (mut both, mut now, socket, peer) = connected(By::Sack, &adversity);
     let bytes = vec![7; RING as usize];
     let flow = both[0].sockets[&socket].flow.unwrap();
     let end = now + Nanos::from_millis(20_000);
     let (mut before, mut recovering, mut losses) = ((0, 0, 0, 0), None, 0);
     run(&mut both, &mut now, MINUTE, |both, now| {
-        both[0].write(socket, &bytes);
-        both[0].report_progress(now, socket);
-        both[1].read(peer, usize::MAX);
-        both[1].report_progress(now, peer);
+        both[0].send(now, socket, &bytes);
+        both[1].receive(now, peer, usize::MAX);
         let mut window = 0;
         both[0].stack.show(&mut |shown| window = shown.congestion.map_or(window, |it| it.0));
         let sending = both[0].stack.data.inspect(flow).unwrap().sending;
@@ -100,8 +92,8 @@ fn gap_of_tas_and_flextoe_more_arrives_under_loss_than_by_go_back_n() {
             let all = (0..5).map(|seed| by(&Adversity { seed, loss, ..network() }));
             all.sum::<u64>() / 25
         };
-        let go_back_n = arrived(&|adversity| transfer::<GoBackN>(adversity, time));
-        let sack = arrived(&|adversity| transfer::<Sack>(adversity, time));
+        let go_back_n = arrived(&|adversity| transfer(By::GoBackN, adversity, time));
+        let sack = arrived(&|adversity| transfer(By::Sack, adversity, time));
         println!("{loss}: {go_back_n} bytes per second by go-back-N, {sack} by SACK");
         assert!(if loss > 0.0 { sack > go_back_n } else { sack == go_back_n });
     }

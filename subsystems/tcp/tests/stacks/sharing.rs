@@ -2,14 +2,13 @@
 
 use std::net::{SocketAddr, SocketAddrV4};
 
-use wave_tcp::context::{ContextId, Event, Filled, Reason, Request, Sharing, Tail, Update};
-use wave_tcp::control::{Action, Bounds, Owner, Secrets, Stack, State};
+use wave_tcp::context::{ContextId, Event, Filled, Reason, Request, Sharing, Update};
+use wave_tcp::control::{Action, Bounds, Owner, State};
 use wave_tcp::datapath::{FlowId, Output, Ring};
-use wave_tcp::flextoe::{FlexToe, Settings};
 use wave_tcp::packet::Flags;
 
-use crate::machine::{CONTEXT, RING};
 use crate::peer::{ISN, PEER, Peer, Sends};
+use wave_tcp_testbed::{CONTEXT, RING, Setup, update};
 
 const SECRET: Sharing = Sharing { secret: 1 << 100 | 7, reuses_port: false };
 const REUSES: Sharing = Sharing { secret: 0, reuses_port: true };
@@ -470,8 +469,7 @@ fn a_program_that_uses_a_connection_before_it_accepts_it_ends_it() {
     let mut peer = shared_with_gone(1);
     let flow = flows(&peer)[0];
     let filled = Filled { receive: RING, send: 0 };
-    let (is_finished, is_eager, tail) = (false, false, Tail::Whole);
-    let update = Update { flow, written: 0, read: 3, is_finished, is_eager, tail, filled };
+    let update = Update { read: 3, filled, ..update(flow) };
     peer.machine.stack.request(peer.now, GONE, Request::Update(update), 1_u64 << 30);
     peer.machine.stack.remove_process(GONE.process);
     peer.machine.slot(peer.now, 1);
@@ -561,13 +559,8 @@ fn connections_on_offer_go_in_turn_to_listeners_whose_programs_wait() {
 #[test]
 fn a_program_that_leaves_connections_without_end_leaves_room_for_another_program() {
     const MANY: u16 = 260;
-    let mut peer = Peer::new();
-    let address = *peer.machine.stack.address();
-    let bounds = Bounds::default();
-    let key = (1, 2);
-    let settings = Settings { mac: address.mac, super_bytes: 0, flows: bounds.flows, key };
-    let secrets = Secrets { sequence: key, timestamp: key, port: key, table: key };
-    peer.machine.stack = Stack::new(FlexToe::new(settings), address, bounds, secrets);
+    let setup = Setup { bounds: Bounds::default(), ..Setup::new(2) };
+    let mut peer = Peer::with(setup, 1500);
     let greedy = GONE;
     let other = ContextId { process: GONE.process + 1, context: 0 };
     let memory = 1_u64 << 30;

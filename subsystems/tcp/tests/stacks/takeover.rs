@@ -4,17 +4,14 @@ use std::net::SocketAddrV4;
 
 use wave_core::clock::Nanos;
 use wave_tcp::context::door::Shut;
-use wave_tcp::context::{
-    ContextId, Event, FILL_MAX, Filled, Progress, Reason, Request, Tail, Update,
-};
+use wave_tcp::context::{ContextId, Event, FILL_MAX, Filled, Progress, Reason, Request, Update};
 use wave_tcp::control::Owner;
 use wave_tcp::datapath::{FlowId, Ring};
 use wave_tcp::packet::Flags;
 use wave_tcp::seq::Seq;
-use wave_wires::{Adversity, Memory, Wire};
 
-use crate::machine::{CONTEXT, Machine};
-use crate::peer::{ISN, OURS, PEER, Peer, SECOND, Sends};
+use crate::peer::{ISN, OURS, PEER, Peer, Sends};
+use wave_tcp_testbed::{CONTEXT, Setup, update};
 
 const CHILD: ContextId = ContextId { process: CONTEXT.process + 1, context: 0 };
 const SECRET: u128 = 7 << 70 | 1;
@@ -28,20 +25,7 @@ const SEND: Ring = ring(101);
 
 /// A connection opened by the peer, to a process with large rings.
 fn accepted() -> Peer {
-    let (wire, other) = Memory::pair(&Adversity { gso_bytes: 0, ..Adversity::default() });
-    let mac = wire.limits().mac;
-    let mut peer = Peer {
-        machine: Machine::with_rings(2, other, FILL_MAX),
-        wire,
-        now: SECOND,
-        seq: ISN,
-        ack: Seq(0),
-        socket: 0,
-        ours: OURS,
-        asked: 0,
-        answers_arp: true,
-        mac,
-    };
+    let mut peer = Peer::with(Setup::with_rings(2, FILL_MAX), 1500);
     peer.machine.listen(Nanos(0), 80, 4);
     peer.open(&[]);
     peer
@@ -112,31 +96,24 @@ fn a_child_takes_a_connection_with_its_received_and_unacknowledged_bytes() {
         Event::Progress(Progress { socket: SOCKET, received, acknowledged, is_finished })
     };
     assert_eq!(events[1], progress(8, 0, false));
-    assert_eq!(peer.machine.bytes(RECEIVE, 0, 8), b"question");
+    assert_eq!(peer.machine.memory.parts(RECEIVE, 0, 8)[0], b"question");
     // The timeout retransmits from the child's ring.
-    peer.machine.put(SEND, 0, b"ANSWER");
+    peer.machine.memory.put(SEND, 0, b"ANSWER");
     let again = peer.after(2_000);
     assert_eq!(again[0].payload(), b"ANSWER");
     peer.acknowledge(6);
     peer.sends(b" and more");
     peer.after(50);
     assert_eq!(take_events(&mut peer).last(), Some(&progress(17, 6, false)));
-    assert_eq!(peer.machine.bytes(RECEIVE, 2, 15), b"estion and more");
+    assert_eq!(peer.machine.memory.parts(RECEIVE, 2, 15)[0], b"estion and more");
     // The connection is now the child's, and its parent can no longer move it.
     let filled = Filled { receive: FILL_MAX, send: FILL_MAX };
     let update = |flow, written, is_finished| {
-        Request::Update(Update {
-            flow,
-            written,
-            read: 17,
-            is_finished,
-            is_eager: true,
-            tail: Tail::Whole,
-            filled,
-        })
+        let moved = Update { written, read: 17, filled, ..update(flow) };
+        Request::Update(Update { is_finished, is_eager: true, ..moved })
     };
     ask(&mut peer, CONTEXT, update(flow, 6, true));
-    peer.machine.put(SEND, 6, b"!");
+    peer.machine.memory.put(SEND, 6, b"!");
     ask(&mut peer, CHILD, update(flow, 7, false));
     let sent = peer.after(50);
     assert_eq!(sent.last().unwrap().payload(), b"!");
@@ -185,15 +162,7 @@ fn a_connection_is_not_taken_if_its_owner_has_read_more() {
     peer.sends(b"question");
     peer.after(5);
     let flow = peer.machine.sockets[&peer.socket].flow.unwrap();
-    let update = Update {
-        flow,
-        written: 0,
-        read: 3,
-        is_finished: false,
-        is_eager: true,
-        tail: Tail::Whole,
-        filled: Filled::default(),
-    };
+    let update = Update { read: 3, is_eager: true, ..update(flow) };
     // Its request is not handled yet.
     ask(&mut peer, CONTEXT, Request::Update(update));
     take(&mut peer, 2, 0);
@@ -212,9 +181,7 @@ fn a_connection_is_not_taken_if_its_owner_has_shut_a_direction_down() {
         let mut peer = accepted();
         join(&mut peer);
         let flow = peer.machine.sockets[&peer.socket].flow.unwrap();
-        let (tail, filled) = (Tail::Whole, Filled::default());
-        let end =
-            Update { flow, written: 0, read: 0, is_finished: true, is_eager: true, tail, filled };
+        let end = Update { is_finished: true, is_eager: true, ..update(flow) };
         ask(&mut peer, CHILD, Request::EndReading { flow });
         ask(
             &mut peer,

@@ -1,12 +1,12 @@
 //! Windows: a peer's large, shrinking and closed windows, window probes, and the windows that we advertise (RFC 9293, 3.4,
 //! 3.8.6).
 
-use crate::machine::RING;
 use crate::peer::{MINUTE, MS, Peer, SECOND, Seen, Sends};
 use wave_core::clock::Nanos;
 use wave_tcp::context::Reason;
 use wave_tcp::control::State;
 use wave_tcp::packet::Flags;
+use wave_tcp_testbed::RING;
 
 fn sent(seen: &[Seen]) -> usize {
     seen.iter().map(|seen| seen.payload().len()).sum()
@@ -108,9 +108,7 @@ fn a_window_opens_by_at_least_a_segment() {
     let mut peer = full();
     let read = |peer: &mut Peer, bytes| {
         let socket = peer.socket;
-        peer.machine.read(socket, bytes);
-        let now = peer.now;
-        peer.machine.report_progress(now, socket);
+        peer.machine.receive(peer.now, socket, bytes);
     };
     read(&mut peer, 100);
     assert!(peer.after(600).is_empty(), "no silly window is advertised");

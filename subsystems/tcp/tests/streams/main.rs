@@ -3,19 +3,15 @@
 mod side;
 
 use std::net::SocketAddr;
-use std::num::NonZeroUsize;
 
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
-use side::{CONTEXT, Engine, Frame, Side};
+use side::{Engine, Frame, Side};
 use wave_core::clock::Nanos;
-use wave_tcp::datapath::{
-    Echo, EcnState, Established, Fin, Limits, Receiving, Ring, Sending, Timestamps, Tuple,
-};
-use wave_tcp::executors::{Executor, Inline, Shape, Threads, VirtualTime};
+use wave_tcp::datapath::{Echo, EcnState, Established, Fin, Limits, Statistics, Timestamps, Tuple};
 use wave_tcp::flextoe::{FlexToe, Settings};
 use wave_tcp::seq::Seq;
-use wave_tcp::stages::recover::{GoBackN, Recovery, Sack};
+use wave_tcp_testbed::{By, Runs, Socket};
 
 const BASES: [Seq; 2] = [Seq(u32::MAX - 5_000), Seq(77)];
 const MSS: u16 = 536;
@@ -24,74 +20,23 @@ const RATE: u64 = 1_000_000;
 /// Length of headers with timestamps, in bytes.
 const HEADERS: usize = 14 + 20 + 32;
 
-/// The recovery method of a side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
-    GoBackN,
-    Sack,
-}
-
-/// The executor of a side.
-#[derive(Clone, Copy)]
-enum Runs {
-    Inline,
-    Threads,
-    VirtualTime,
-}
-
 fn engine(runs: Runs, super_bytes: u32, by: By) -> Engine {
-    match by {
-        By::GoBackN => engine_of::<GoBackN>(runs, super_bytes),
-        By::Sack => engine_of::<Sack>(runs, super_bytes),
-    }
-}
-
-fn engine_of<R: Recovery>(runs: Runs, super_bytes: u32) -> Engine {
     let settings = Settings { mac: [2; 6], super_bytes, flows: 4, key: (1, 2) };
-    let executor: Box<dyn Executor<Vec<u8>>> = match runs {
-        Runs::Inline => Box::new(Inline::<_, R>::new(settings)),
-        Runs::Threads => Box::new(Threads::<_, R>::start(settings, NonZeroUsize::new(2).unwrap())),
-        Runs::VirtualTime => Box::new(VirtualTime::<_, R>::new(settings, Shape::default(), 3)),
-    };
-    Box::new(FlexToe::over(&settings, executor))
+    Box::new(FlexToe::over(&settings, runs.start(settings, by)))
 }
 
 fn established(side: usize, ring_bytes: u32, scale: u8, is_selective: bool) -> Established {
     let ends = [([10, 0, 0, 1], 4000), ([10, 0, 0, 2], 80)].map(SocketAddr::from);
-    let ring = |offset| Ring { offset, bytes: ring_bytes };
+    let tuple = Tuple { local: ends[side], remote: ends[1 - side] };
+    let bases = [BASES[side], BASES[1 - side]];
+    let mut state = wave_tcp_testbed::established(tuple, bases, ring_bytes);
+    (state.sending.mss, state.sending.scale, state.receiving.scale) = (MSS, scale, scale);
     Established {
-        tuple: Tuple { local: ends[side], remote: ends[1 - side] },
-        peer_mac: [2; 6],
-        context: CONTEXT,
-        socket: 7,
-        sending: Sending {
-            ring: ring(0),
-            base: BASES[side],
-            acknowledged: 0,
-            sent: 0,
-            written: 0,
-            edge: ring_bytes.min(0xffff).into(),
-            fin: Fin::No,
-            scale,
-            mss: MSS,
-            filled: ring_bytes,
-        },
-        receiving: Receiving {
-            ring: ring(ring_bytes.into()),
-            base: BASES[1 - side],
-            received: 0,
-            read: 0,
-            edge: ring_bytes.min(0xffff).into(),
-            intervals: Default::default(),
-            fin: None,
-            scale,
-            filled: ring_bytes,
-        },
         timestamps: Some(Timestamps { recent: 0, offset: side as u32 * 1000 }),
         is_selective,
         ecn: Some(EcnState { echo: Echo::Exact, is_echoing: false, is_capable: true }),
-        is_eager: false,
         limits: Limits { window_bytes: 10 * u32::from(MSS), ..Limits::default() },
+        ..state
     }
 }
 
@@ -157,32 +102,27 @@ fn exchange(
     let mut wires = [Wire::default(), Wire::default()];
     let (mut packets, mut update) = (0, 0);
     let mut now = Nanos(0);
-    let is_over = |side: &Side| side.is_finished && side.progress.is_finished;
-    while !(sides.iter().all(is_over)
-        && sides.iter().all(|side| side.read.len() == total)
-        && sides
-            .iter()
-            .all(|side| side.statistics.is_some_and(|last| last.fin_sent == Fin::Acknowledged)))
-    {
+    let is_over = |side: &Side| {
+        let Socket { is_finished, peer_is_finished, read, .. } = &side.socket;
+        let is_acknowledged = |last: Statistics| last.fin_sent == Fin::Acknowledged;
+        let has_all = *is_finished && *peer_is_finished && read.len() == total;
+        has_all && side.statistics.is_some_and(is_acknowledged)
+    };
+    while !sides.iter().all(is_over) {
         now = now + Nanos::from_micros(50);
         assert!(
             now < Nanos::from_millis(3_600_000),
             "seed {seed}: no more progress: {:?}",
-            sides.each_ref().map(|side| (
-                side.wrote.len(),
-                side.read.len(),
-                side.progress,
-                side.statistics
-            ))
+            sides.each_ref().map(|side| (side.socket.update(), side.statistics))
         );
         for at in 0..2 {
             let side = &mut sides[at];
             if rng.random_bool(0.3) {
-                let from = side.wrote.len();
+                let from = side.socket.wrote.len();
                 let some = rng.random_range(0..=3 * usize::from(MSS)).min(total - from);
                 side.write(&streams[at][from..from + some]);
                 side.read(rng.random_range(0..4_000));
-                side.is_finished = side.wrote.len() == total;
+                side.socket.is_finished = side.socket.wrote.len() == total;
                 side.report_progress(now);
             }
             let frames = wires[1 - at].arrived(now);
@@ -192,22 +132,22 @@ fn exchange(
             wires[at].send(now, out, &mut rng, is_nasty);
             side.fire_timer(now);
             if rng.random_bool(moves) {
-                side.engine.freeze(side.flow);
+                side.engine.freeze(side.flow());
             }
-            if side.engine.frozen(side.flow) {
-                let state = side.engine.export(side.flow).unwrap();
+            if side.engine.frozen(side.flow()) {
+                let state = side.engine.export(side.flow()).unwrap();
                 assert_eq!(side.engine.find(&state.tuple), None);
                 let next = if rng.random_bool(0.5) { by[at] } else { by[1 - at] };
                 side.engine = engine(runs, super_bytes, next);
-                side.flow = side.engine.install(now, &state).unwrap();
-                assert_eq!(side.engine.inspect(side.flow), Some(state));
+                side.socket.flow = Some(side.engine.install(now, &state).unwrap());
+                assert_eq!(side.engine.inspect(side.flow()), Some(state));
                 update += 1;
             }
         }
     }
     for at in 0..2 {
         assert!(
-            sides[at].read == streams[1 - at],
+            sides[at].socket.read == streams[1 - at],
             "seed {seed}: side {at} read bytes that differ from those written"
         );
     }
@@ -355,5 +295,5 @@ macro_rules! over_each_executor {
 over_each_executor! {
     inline: Runs::Inline,
     threads: Runs::Threads,
-    virtual_time: Runs::VirtualTime,
+    virtual_time: Runs::VirtualTime(3),
 }

@@ -1,20 +1,18 @@
-//! One side of a connection: a data path, and the payload memory of a host with one socket.
+//! One side of a connection: a data path, and a host with one socket.
 
 use std::collections::VecDeque;
 
 use rand::Rng;
 use rand_pcg::Pcg32;
 use wave_core::clock::Nanos;
-use wave_tcp::context::{ContextId, Event, Filled, Progress, Tail, Update};
+use wave_tcp::context::{Event, Filled};
 use wave_tcp::datapath::{
-    Batch, Command, Datapath, Established, FlowId, Output, Packet, Payload, Ring, Segment,
-    Statistics, Ticket, Write,
+    Batch, Command, Datapath, Established, Fin, FlowId, Output, Packet, Statistics, Ticket, Write,
 };
 use wave_tcp::packet::{Parsed, parse};
 use wave_tcp::seq::Seq;
+use wave_tcp_testbed::{CONTEXT, PayloadBytes, Socket};
 
-/// The host's only context.
-pub const CONTEXT: ContextId = ContextId { process: 0, context: 0 };
 /// Timeout of the stand-in for the control plane's timer.
 const TIMEOUT: Nanos = Nanos::from_millis(200);
 
@@ -26,15 +24,8 @@ pub type Engine = Box<dyn Datapath<Vec<u8>>>;
 
 pub struct Side {
     pub engine: Engine,
-    pub memory: Vec<u8>,
-    pub flow: FlowId,
-    send: Ring,
-    receive: Ring,
-    /// All bytes that the host has written; `read` holds those that it has read.
-    pub wrote: Vec<u8>,
-    pub read: Vec<u8>,
-    pub is_finished: bool,
-    pub progress: Progress,
+    memory: PayloadBytes,
+    pub socket: Socket,
     /// Copies that are under way.
     copies: VecDeque<Write<Vec<u8>>>,
     tickets: VecDeque<Ticket>,
@@ -55,17 +46,13 @@ pub struct Side {
 
 impl Side {
     pub fn new(mut engine: Engine, established: &Established, memory_bytes: usize) -> Side {
-        let flow = engine.install(Nanos(0), established).unwrap();
+        let rings = [established.receiving.ring, established.sending.ring];
+        let mut socket = Socket::new(rings, Filled::default());
+        socket.flow = Some(engine.install(Nanos(0), established).unwrap());
         Side {
             engine,
-            memory: vec![0; memory_bytes],
-            flow,
-            send: established.sending.ring,
-            receive: established.receiving.ring,
-            wrote: Vec::new(),
-            read: Vec::new(),
-            is_finished: false,
-            progress: Progress { socket: 7, received: 0, acknowledged: 0, is_finished: false },
+            memory: PayloadBytes::new(memory_bytes),
+            socket,
             copies: VecDeque::new(),
             tickets: VecDeque::new(),
             statistics: None,
@@ -81,40 +68,22 @@ impl Side {
         }
     }
 
-    /// Writes as many of `bytes` as the ring has room for.
+    pub fn flow(&self) -> FlowId {
+        self.socket.flow.unwrap()
+    }
+
     pub fn write(&mut self, bytes: &[u8]) {
-        let room =
-            u64::from(self.send.bytes) - (self.wrote.len() as u64 - self.progress.acknowledged);
-        let bytes = &bytes[..bytes.len().min(room as usize)];
-        let mut left = bytes;
-        for (offset, len) in self.send.parts(self.wrote.len() as u64, bytes.len() as u32) {
-            let (now, later) = left.split_at(len as usize);
-            self.memory[offset as usize..][..len as usize].copy_from_slice(now);
-            left = later;
-        }
-        self.wrote.extend_from_slice(bytes);
+        self.socket.write(&mut self.memory, bytes);
     }
 
     /// Reads at most `most` bytes.
     pub fn read(&mut self, most: usize) {
-        let there = (self.progress.received - self.read.len() as u64) as usize;
-        for (offset, len) in self.receive.parts(self.read.len() as u64, there.min(most) as u32) {
-            self.read.extend_from_slice(&self.memory[offset as usize..][..len as usize]);
-        }
+        self.socket.read(&self.memory, most);
     }
 
     /// Reports the host's writes and reads to the data path.
     pub fn report_progress(&mut self, now: Nanos) {
-        let update = Update {
-            flow: self.flow,
-            written: self.wrote.len() as u64,
-            read: self.read.len() as u64,
-            is_finished: self.is_finished,
-            is_eager: false,
-            tail: Tail::Whole,
-            filled: Filled::default(),
-        };
-        let mut requests = VecDeque::from([(CONTEXT, update)]);
+        let mut requests = VecDeque::from([(CONTEXT, self.socket.update().unwrap())]);
         self.engine
             .submit(now, &mut Batch { packets: &mut VecDeque::new(), requests: &mut requests });
         assert!(requests.is_empty());
@@ -136,7 +105,12 @@ impl Side {
         for output in outputs {
             match output {
                 Output::Send(segment) => {
-                    let frame = self.frame(&segment);
+                    // The checksum is partial, as between two programs on one machine.
+                    let frame = Packet {
+                        frame: self.memory.frame(&segment),
+                        checksum_is_good: true,
+                        segment_bytes: segment.segment_bytes,
+                    };
                     self.check(&frame);
                     out.push(frame);
                     self.tickets.extend(segment.ticket);
@@ -145,9 +119,8 @@ impl Side {
                 Output::Notify(context, event) => {
                     let Event::Progress(progress) = event else { panic!("{event:?}") };
                     assert_eq!(context, CONTEXT);
-                    assert!(progress.received >= self.progress.received, "{progress:?}");
-                    assert!(progress.acknowledged >= self.progress.acknowledged, "{progress:?}");
-                    self.progress = progress;
+                    assert!(!self.socket.goes_back(&progress), "{progress:?}");
+                    self.socket.on_progress(&progress);
                 }
                 Output::Control(..) => panic!("no packet may go to the control plane here"),
             }
@@ -200,28 +173,8 @@ impl Side {
             self.copied.resize(end, false);
         }
         self.copied[write.position as usize..end].fill(true);
-        let mut left = &write.frame[write.bytes.clone()];
-        for (offset, len) in write.ring.parts(write.position, write.bytes.len() as u32) {
-            let (first, rest) = left.split_at(len as usize);
-            self.memory[offset as usize..][..len as usize].copy_from_slice(first);
-            left = rest;
-        }
+        self.memory.land(&write);
         self.engine.complete(now, write.ticket);
-    }
-
-    fn frame(&self, segment: &Segment<Vec<u8>>) -> Frame {
-        let mut frame = segment.head.bytes().to_vec();
-        match &segment.payload {
-            Payload::None => {}
-            Payload::Ring { ring, position, bytes, .. } => {
-                for (offset, len) in ring.parts(*position, *bytes) {
-                    frame.extend_from_slice(&self.memory[offset as usize..][..len as usize]);
-                }
-            }
-            Payload::Frame(other, range) => frame.extend_from_slice(&other[range.clone()]),
-        }
-        // The checksum is partial, as between two programs on one machine.
-        Packet { frame, checksum_is_good: true, segment_bytes: segment.segment_bytes }
     }
 
     /// Stands in for the control plane's timer.
@@ -239,16 +192,13 @@ impl Side {
         }
         let Some(last) = self.statistics else { return };
         if last.overdue_at.is_some_and(|at| at <= now) {
-            self.engine.command(now, self.flow, Command::DetectLoss);
+            self.engine.command(now, self.flow(), Command::DetectLoss);
         }
-        let wants = last.acknowledged < last.written
-            || matches!(
-                last.fin_sent,
-                wave_tcp::datapath::Fin::Wanted | wave_tcp::datapath::Fin::Sent
-            );
+        let wants =
+            last.acknowledged < last.written || matches!(last.fin_sent, Fin::Wanted | Fin::Sent);
         if wants && now.since(self.moved_at) >= TIMEOUT {
             let command = if last.is_blocked { Command::Probe } else { Command::Retransmit };
-            self.engine.command(now, self.flow, command);
+            self.engine.command(now, self.flow(), command);
             self.moved_at = now;
             self.timeouts += 1;
         }

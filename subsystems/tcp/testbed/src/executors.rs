@@ -1,0 +1,58 @@
+//! Every executor with every loss recovery, chosen by values.
+
+use std::num::NonZeroUsize;
+
+use wave_tcp::executors::{Executor, Inline, Shape, Threads, VirtualTime};
+use wave_tcp::flextoe::Settings;
+use wave_tcp::stages::recover::{GoBackN, Recovery, Sack};
+
+/// Replicas of a stage that runs in threads.
+const REPLICAS: NonZeroUsize = NonZeroUsize::new(2).expect("two");
+
+/// A machine's loss recovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// Go-back-N: one interval of received bytes; everything after a loss is sent again.
+    GoBackN,
+    /// Selective acknowledgements, if the peer has them, too.
+    Sack,
+}
+
+/// The executor of a data path.
+pub type Stages<F> = Box<dyn Executor<F>>;
+
+/// How the stages of a data path run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Runs {
+    /// On one core.
+    Inline,
+    Threads,
+    /// With times drawn from this seed.
+    VirtualTime(u64),
+}
+
+impl Runs {
+    /// An executor without flows.
+    pub fn start<F>(self, settings: Settings, by: By) -> Stages<F>
+    where
+        F: AsRef<[u8]> + Send + 'static,
+    {
+        match by {
+            By::GoBackN => self.with::<F, GoBackN>(settings),
+            By::Sack => self.with::<F, Sack>(settings),
+        }
+    }
+
+    fn with<F, R: Recovery>(self, settings: Settings) -> Stages<F>
+    where
+        F: AsRef<[u8]> + Send + 'static,
+    {
+        match self {
+            Runs::Inline => Box::new(Inline::<F, R>::new(settings)),
+            Runs::Threads => Box::new(Threads::<F, R>::start(settings, REPLICAS)),
+            Runs::VirtualTime(seed) => {
+                Box::new(VirtualTime::<F, R>::new(settings, Shape::default(), seed))
+            }
+        }
+    }
+}
