@@ -19,7 +19,6 @@ mod machine;
 mod mutants;
 mod notation;
 mod parser;
-mod pattern;
 mod peers;
 mod process;
 mod run;

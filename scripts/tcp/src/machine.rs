@@ -8,9 +8,10 @@ use wave_core::clock::Nanos;
 use wave_posix::{Context, Fault, Queues};
 use wave_tcp::context::{ContextId, Event, QUEUE_ENTRIES, Request};
 use wave_tcp::control::{Address, Bounds, Secrets, Stack, StackOutput};
-use wave_tcp::datapath::{Output, Packet, Payload, Segment};
+use wave_tcp::datapath::{Output, Packet, Segment};
 use wave_tcp::flextoe::{FlexToe, Settings};
 use wave_tcp::packet::{MacAddress, Parsed, build_arp, checksum, parse};
+use wave_tcp_testbed::PayloadBytes;
 
 use crate::script;
 
@@ -75,7 +76,7 @@ pub struct Machine {
     stack: Stack<Vec<u8>, FlexToe<Vec<u8>>>,
     /// The program's side, once it has a connection or a listener.
     pub context: Context<Lanes>,
-    pub memory: Vec<u8>,
+    pub memory: PayloadBytes,
     now: Nanos,
     next: Option<Nanos>,
     /// Frames sent, with their times.
@@ -109,7 +110,7 @@ impl Machine {
         Machine {
             stack,
             context,
-            memory: vec![0; bytes as usize],
+            memory: PayloadBytes::new(bytes as usize),
             now: BEGIN,
             next: None,
             sent: VecDeque::new(),
@@ -147,7 +148,7 @@ impl Machine {
     pub fn settle(&mut self) {
         self.context.flush();
         for _ in 0..POLLS_MAX {
-            let bytes = self.memory.len() as u64;
+            let bytes = self.memory.bytes();
             while let Some(request) = self.context.line.requests.pop_front() {
                 self.stack.request(self.now, CONTEXT, request, bytes);
             }
@@ -169,12 +170,7 @@ impl Machine {
         match output {
             Output::Send(segment) => self.send(&segment),
             Output::Write(write) => {
-                let mut left = &write.frame[write.bytes.clone()];
-                for (offset, len) in write.ring.parts(write.position, left.len() as u32) {
-                    let (first, rest) = left.split_at(len as usize);
-                    self.memory[offset as usize..][..len as usize].copy_from_slice(first);
-                    left = rest;
-                }
+                self.memory.land(&write);
                 self.stack.complete(self.now, write.ticket);
             }
             Output::Notify(_, event) => self.context.line.events.push_back(event),
@@ -184,16 +180,7 @@ impl Machine {
     }
 
     fn send(&mut self, segment: &Segment<Vec<u8>>) {
-        let mut frame = segment.head.bytes().to_vec();
-        match &segment.payload {
-            Payload::None => {}
-            Payload::Frame(from, range) => frame.extend_from_slice(&from[range.clone()]),
-            Payload::Ring { ring, position, bytes, .. } => {
-                for (offset, len) in ring.parts(*position, *bytes) {
-                    frame.extend_from_slice(&self.memory[offset as usize..][..len as usize]);
-                }
-            }
-        }
+        let mut frame = self.memory.frame(segment);
         if let Some(place) = segment.checksum {
             let start = usize::from(place.start);
             let sum = !checksum::sum(&frame[start..]);

@@ -3,11 +3,11 @@
 use wave_core::clock::Nanos;
 use wave_posix::is_ring_size;
 use wave_tcp::packet::Ecn;
+use wave_tcp_testbed::{byte, first_wrong};
 
 use crate::frames;
 use crate::machine::{BEGIN, Machine};
 use crate::notation::{ecn, returned, seconds};
-use crate::pattern::{byte, first_wrong};
 use crate::peers::{Peers, UnknownEcho};
 use crate::process::{Outcome, Process, Returned, Unsupported};
 use crate::script::{Action, Argument, Body, Call, Event, Packet, Script, Segment, When};

@@ -8,12 +8,12 @@ use std::io;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr};
 
 use rustix::io::Errno;
+use wave_tcp_testbed::{byte, first_wrong};
 
 use self::options::Options;
 use self::readiness::{Set, Watched};
 use crate::errno;
 use crate::machine::{Machine, PEER};
-use crate::pattern::{byte, first_wrong};
 use crate::script::{Argument, Call};
 
 /// Local port of `bind(3, ..., ...)`, and remote port of `connect(3, ..., ...)`, as in packetdrill.
@@ -328,10 +328,7 @@ impl Process {
         };
         let receiving = &machine.context.socket(name).receiving;
         let (ring, position) = (receiving.ring, receiving.read);
-        let mut read = Vec::new();
-        for (offset, len) in ring.parts(position, bytes as u32) {
-            read.extend_from_slice(&machine.memory[offset as usize..][..len as usize]);
-        }
+        let read = machine.memory.parts(ring, position, bytes as u32).concat();
         machine.context.read(name, bytes);
         machine.settle();
         let differs = first_wrong(position, &read).map(|(at, expected)| {
@@ -364,13 +361,8 @@ impl Process {
             };
             let sending = &machine.context.socket(name).sending;
             let (ring, position) = (sending.ring, sending.written);
-            let mut at = position;
-            for (offset, len) in ring.parts(position, room as u32) {
-                for place in &mut machine.memory[offset as usize..][..len as usize] {
-                    *place = byte(at);
-                    at += 1;
-                }
-            }
+            let written: Vec<u8> = (position..position + room).map(byte).collect();
+            machine.memory.put(ring, position, &written);
             self.written += room;
             if tail.waits() {
                 machine.context.wrote_corked(name, room, tail);

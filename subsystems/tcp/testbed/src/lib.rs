@@ -18,6 +18,7 @@ mod flow;
 mod handover;
 mod machine;
 mod memory;
+mod pattern;
 mod socket;
 
 pub use clock::{MINUTE, MS, SECOND, TICK, calm, join, machines, run};
@@ -25,4 +26,5 @@ pub use executors::{By, Runs, Stages};
 pub use flow::established;
 pub use machine::{BOUNDS, CONTEXT, Machine, RING, Setup, host6};
 pub use memory::PayloadBytes;
+pub use pattern::{byte, first_wrong};
 pub use socket::{Socket, connect, update};
