@@ -10,9 +10,8 @@ use wave_tcp_planted::datapath::{Established, FlowId, NoRoom, Output, Path, Stat
 use wave_tcp_planted::executors::Executor;
 use wave_tcp_planted::flextoe::Settings;
 use wave_tcp_planted::pipeline::{Outcome, Stamped};
+use wave_tcp_testbed_planted::{By, Runs, Stages};
 use wave_wires::Frame;
-
-use crate::tcp::machine::{By, Runs, inline};
 
 pub type Bytes = Arc<[u8]>;
 
@@ -40,7 +39,7 @@ pub struct Log {
 
 /// The executor on one core, which also writes a log.
 pub struct Recorder {
-    inner: Runs,
+    inner: Stages<Frame>,
     log: Rc<RefCell<Log>>,
 }
 
@@ -48,7 +47,7 @@ impl Recorder {
     /// A recorder without flows, and its log.
     pub fn new(settings: Settings, by: By) -> (Recorder, Rc<RefCell<Log>>) {
         let log = Rc::new(RefCell::new(Log { settings, by, events: Vec::new() }));
-        (Recorder { inner: inline(settings, by), log: Rc::clone(&log) }, log)
+        (Recorder { inner: Runs::Inline.start(settings, by), log: Rc::clone(&log) }, log)
     }
 }
 

@@ -21,9 +21,10 @@ use wave_tcp_planted::executors::{Inline, Shape, Threads, VirtualTime};
 use wave_tcp_planted::pipeline::{Entry, Work};
 use wave_tcp_planted::planted::{Planted, plant};
 use wave_tcp_planted::stages::recover::{GoBackN, Recovery, Sack};
+use wave_tcp_testbed_planted::{By, Runs, Stages};
+use wave_wires::Frame;
 
 use crate::tcp::history::run_over;
-use crate::tcp::machine::{By, Runs};
 use log::{Event, Log, Recorder};
 pub use replay::Counts;
 use replay::{NOBODY, Replayed, replay};
@@ -170,20 +171,9 @@ fn compare(seed: u64) -> Found {
     }
     found.planted_seeds_that_differ = u64::from(is_other_without_sequencer);
     found.free_runs = 2;
-    let free: [(&str, &dyn Fn(_, By) -> Runs); 2] = [
-        (FREE_THREADS, &|settings, by| match by {
-            By::GoBackN => Box::new(Threads::<_, GoBackN>::start(settings, REPLICAS)),
-            By::Sack => Box::new(Threads::<_, Sack>::start(settings, REPLICAS)),
-        }),
-        (FREE_VIRTUAL_TIME, &|settings, by| match by {
-            By::GoBackN => {
-                Box::new(VirtualTime::<_, GoBackN>::new(settings, Shape::default(), seed))
-            }
-            By::Sack => Box::new(VirtualTime::<_, Sack>::new(settings, Shape::default(), seed)),
-        }),
-    ];
+    let free = [(FREE_THREADS, Runs::Threads), (FREE_VIRTUAL_TIME, Runs::VirtualTime(seed))];
     for (name, runs) in free {
-        match caught(|| run_over(seed, runs, false).violation) {
+        match caught(|| run_over(seed, &|settings, by| runs.start(settings, by), false).violation) {
             Ok(None) => {}
             Ok(Some(broken)) => {
                 found.fails(seed, name, format!("{:?}: {}", broken.oracle, broken.what));
@@ -242,7 +232,7 @@ impl Found {
 /// The logs of both ends of a seed's history.
 fn record(seed: u64) -> Vec<Log> {
     let logs: RefCell<Vec<Rc<RefCell<Log>>>> = RefCell::default();
-    let runs = |settings, by| -> Runs {
+    let runs = |settings, by| -> Stages<Frame> {
         let (recorder, log) = Recorder::new(settings, by);
         logs.borrow_mut().push(log);
         Box::new(recorder)

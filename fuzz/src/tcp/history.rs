@@ -6,12 +6,14 @@ use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
 use wave_core::clock::Nanos;
 use wave_tcp_planted::congestion::Algorithm;
-use wave_tcp_planted::control::{Secrets, State};
-use wave_tcp_planted::datapath::Tuple;
+use wave_tcp_planted::context::Filled;
+use wave_tcp_planted::control::{Bounds, Secrets, State};
+use wave_tcp_planted::datapath::{Ring, Tuple};
 use wave_tcp_planted::flextoe::Settings;
-use wave_wires::{Adversity, Memory};
+use wave_tcp_testbed_planted::{BOUNDS, By, Runs, Setup, Stages, TICK, host6};
+use wave_wires::{Adversity, Frame, Memory};
 
-use super::machine::{By, Ends, Kind, Machine, Runs, host6, inline};
+use super::side::{Ends, Kind, Side};
 use super::{Counts, Oracle, Violation};
 
 const PORT: u16 = 80;
@@ -26,8 +28,6 @@ const FORGETS_WITHIN: Nanos = Nanos::from_millis(200_000);
 const REMEMBERS: Nanos = Nanos::from_millis(59_000);
 /// Maximum number of steps of a history.
 const STEPS_MAX: u64 = 2_000_000;
-/// Minimum time between two stops of the clock.
-const TICK: Nanos = Nanos::from_micros(20);
 
 /// The result of a history.
 #[derive(Clone, Debug)]
@@ -52,7 +52,7 @@ struct Hosts {
 }
 
 struct History {
-    both: [Machine; 2],
+    both: [Side; 2],
     server: SocketAddr,
     rng: Pcg32,
     now: Nanos,
@@ -68,26 +68,30 @@ struct History {
 
 /// Runs the history of a seed, with all stages on one core.
 pub fn run(seed: u64) -> Outcome {
-    run_over(seed, &inline, true)
+    run_over(seed, &|settings, by| Runs::Inline.start(settings, by), true)
 }
 
 /// Runs the history of a seed. `runs` makes the executor of the stages, first for one side, then for the other. `is_prompt`: a
 /// poll finishes all that its budget allows before it returns.
-pub fn run_over(seed: u64, runs: &dyn Fn(Settings, By) -> Runs, is_prompt: bool) -> Outcome {
+pub fn run_over(
+    seed: u64,
+    runs: &dyn Fn(Settings, By) -> Stages<Frame>,
+    is_prompt: bool,
+) -> Outcome {
     let mut history = History::new(seed, runs);
-    for machine in &mut history.both {
-        machine.is_prompt = is_prompt;
+    for side in &mut history.both {
+        side.is_prompt = is_prompt;
     }
     let violation = history.all().err();
     let mut counts = Counts::default();
     let mut trace_hash = 0_u64;
-    for (machine, turn) in history.both.iter().zip([0, 32]) {
-        let counted = machine.stack.data.counters();
-        counts.add(&machine.counts);
+    for (side, turn) in history.both.iter().zip([0, 32]) {
+        let counted = side.machine.stack.data.counters();
+        counts.add(&side.counts);
         counts.rtos += counted.timeouts;
         counts.fast_retransmits += counted.fast_retransmits;
         counts.sack_recoveries += counted.sack_recoveries;
-        trace_hash ^= machine.trace.0.rotate_left(turn);
+        trace_hash ^= side.trace.0.rotate_left(turn);
     }
     let violation = violation.map(|(oracle, what)| Violation { seed, oracle, what });
     Outcome { violation, counts, trace_hash }
@@ -103,7 +107,7 @@ fn length(rng: &mut Pcg32, most: u64) -> u64 {
 }
 
 impl History {
-    fn new(seed: u64, runs: &dyn Fn(Settings, By) -> Runs) -> History {
+    fn new(seed: u64, runs: &dyn Fn(Settings, By) -> Stages<Frame>) -> History {
         let ecn = Ecn::of(seed);
         let mut rng = Pcg32::seed_from_u64(seed);
         let chance = |rng: &mut Pcg32, most: f64| rng.random_range(0.0..most);
@@ -131,19 +135,26 @@ impl History {
         let kinds = [1, 2].map(|side| {
             let mut key = || (rng.random(), rng.random());
             let secrets = Secrets { sequence: key(), timestamp: key(), port: key(), table: key() };
-            Kind {
-                side,
+            // A new receive ring has memory for a part of its bytes.
+            let filled = Filled { receive: (ring_bytes / 4).max(Ring::BYTES_MIN), send: 0 };
+            let setup = Setup {
+                host: side,
                 secrets,
-                ring_bytes,
+                bounds: Bounds { flows: 16, ..BOUNDS },
                 sockets: connections.into(),
+                ring_bytes,
+                filled,
                 by: by[usize::from(side) - 1],
+            };
+            Kind {
+                setup,
                 algorithm: ecn.algorithms[usize::from(side) - 1],
                 drops_asking_syns: ecn.drops_asking_syns,
                 copy_max,
             }
         });
         let (one, other) = Memory::pair(&adversity);
-        let mut both = [Machine::new(kinds[0], one, runs), Machine::new(kinds[1], other, runs)];
+        let mut both = [Side::new(kinds[0], one, runs), Side::new(kinds[1], other, runs)];
         // IPv6 has no links with a smaller MTU.
         let hosts = match seed % 4 == 3 && adversity.mtu >= 1280 {
             true => [1, 2].map(|side| IpAddr::V6(host6(side))),
@@ -169,8 +180,8 @@ impl History {
         connects[0].0 = now;
         let abrupt: Vec<u16> =
             connects.iter().map(|(_, port)| *port).filter(|_| rng.random_bool(0.08)).collect();
-        for machine in &mut both {
-            machine.abrupt.clone_from(&abrupt);
+        for side in &mut both {
+            side.abrupt.clone_from(&abrupt);
         }
         let replays = (0..rng.random_range(0..3)).map(|_| soon(&mut rng, 2_000)).collect();
         // Short enough that most attempts of a handshake, and of a close, fall outside: otherwise it may rightly fail.
@@ -197,17 +208,20 @@ impl History {
             return Err(self.unfinished("a connection"));
         }
         self.run_until(FORGETS_WITHIN, never, |_| false)?;
-        if self.both.iter().any(|machine| !machine.entries().is_empty()) {
+        if self.both.iter().any(|side| !side.entries().is_empty()) {
             return Err((Oracle::Empty, self.unfinished("an entry").1));
         }
         Ok(())
     }
 
     fn unfinished(&self, what: &str) -> (Oracle, String) {
-        let entries = self.both.each_ref().map(Machine::entries);
+        let entries = self.both.each_ref().map(Side::entries);
         let mut sockets = Vec::new();
-        for socket in self.both.iter().flat_map(|machine| &machine.sockets) {
-            sockets.push((socket.ends, socket.wrote, socket.read, socket.received, socket.is_over));
+        for side in &self.both {
+            for (socket, program) in side.machine.sockets.values().zip(&side.programs) {
+                let (wrote, read) = (socket.wrote.len(), socket.read.len());
+                sockets.push((program.ends, wrote, read, socket.received, socket.is_over));
+            }
         }
         (Oracle::Ends, format!("{what} did not end: {entries:?}, {sockets:?}"))
     }
@@ -234,8 +248,8 @@ impl History {
     fn is_over(&self) -> bool {
         let [client, server] = &self.both;
         self.connects.is_empty()
-            && client.sockets.iter().all(|socket| socket.is_over)
-            && server.sockets.iter().all(|socket| socket.is_over || socket.flow.is_none())
+            && client.machine.sockets.values().all(|socket| socket.is_over)
+            && server.machine.sockets.values().all(|socket| socket.is_over || socket.flow.is_none())
     }
 
     /// Runs until `is_done`, for at most `most` and not past `until`. Returns whether it is done.
@@ -253,24 +267,24 @@ impl History {
             }
             let now = self.now;
             let mut next = end.min(self.schedule());
-            self.both[0].wire.advance(now.0);
+            self.both[0].machine.wire.advance(now.0);
             for at in 0..2 {
                 next = next.min(self.hosts_act(at));
-                let machine = &mut self.both[at];
-                if let Some(at) = machine.step(now, &mut self.rng) {
+                let side = &mut self.both[at];
+                if let Some(at) = side.step(now, &mut self.rng) {
                     next = next.min(at);
                 }
                 // The step may have given the hosts something to do.
-                let acts = machine.sockets.iter().filter_map(|socket| socket.acts_at).min();
+                let acts = side.programs.iter().filter_map(|program| program.acts_at).min();
                 next = next.min(acts.unwrap_or(end));
-                if let Some(broken) = machine.broken.take() {
+                if let Some(broken) = side.broken.take() {
                     return Err(broken);
                 }
             }
             if is_done(self) {
                 return Ok(true);
             }
-            let due = self.both[0].wire.due().map_or(end, Nanos);
+            let due = self.both[0].machine.wire.due().map_or(end, Nanos);
             self.now = next.min(due).max(now + TICK);
         }
         Ok(false)
@@ -296,8 +310,8 @@ impl History {
         });
         self.cuts.retain(|(_, to)| *to > now);
         let is_cut = self.cuts.iter().any(|(from, _)| *from <= now);
-        for machine in &mut self.both {
-            machine.is_cut = is_cut;
+        for side in &mut self.both {
+            side.is_cut = is_cut;
         }
         let connects = self.connects.iter().map(|(at, _)| *at);
         let cuts = self.cuts.iter().map(|(from, to)| if *from > now { *from } else { *to });
@@ -306,80 +320,80 @@ impl History {
 
     /// Runs the actions of a machine's hosts that are due. Returns the time of the next one.
     fn hosts_act(&mut self, side: usize) -> Nanos {
-        for at in 0..self.both[side].sockets.len() {
-            if self.both[side].sockets[at].acts_at.is_some_and(|acts_at| acts_at <= self.now) {
-                self.host_acts(side, at);
+        for at in 0..self.both[side].programs.len() {
+            if self.both[side].programs[at].acts_at.is_some_and(|acts_at| acts_at <= self.now) {
+                self.host_acts(side, at as u32);
             }
         }
-        let acts = self.both[side].sockets.iter().filter_map(|socket| socket.acts_at);
+        let acts = self.both[side].programs.iter().filter_map(|program| program.acts_at);
         acts.min().unwrap_or(Nanos::MAX)
     }
 
-    fn host_acts(&mut self, side: usize, at: usize) {
+    fn host_acts(&mut self, number: usize, at: u32) {
         let History { rng, now, hosts, .. } = self;
         let now = *now;
-        let machine = &mut self.both[side];
-        let total = hosts.totals[side];
-        let ends = machine.sockets[at].ends;
-        let is_abrupt = machine.abrupt.contains(&ends.0) || machine.abrupt.contains(&ends.1);
-        machine.sockets[at].acts_at = None;
-        if machine.sockets[at].is_closed || machine.sockets[at].is_over {
+        let side = &mut self.both[number];
+        let total = hosts.totals[number];
+        let program = &mut side.programs[at as usize];
+        let (own, peer) = program.ends;
+        let is_abrupt = side.abrupt.contains(&own) || side.abrupt.contains(&peer);
+        program.acts_at = None;
+        let socket = &side.machine.sockets[&at];
+        if socket.is_closed || socket.is_over {
             return;
         }
         if is_abrupt {
-            let gives_up = *machine.sockets[at]
+            let gives_up = *program
                 .gives_up_at
                 .get_or_insert_with(|| now + Nanos(rng.random_range(0..90_000_000_000)));
             if now >= gives_up || rng.random_bool(0.03) {
                 return match rng.random_bool(0.5) {
-                    true => machine.abort(now, at),
-                    false => machine.close(now, at),
+                    true => side.abort(now, at),
+                    false => side.close(now, at),
                 };
             }
         }
-        let before = machine.sockets[at].clone();
-        let left = (total - before.wrote).min(machine.room(at));
-        machine.write(at, rng.random_range(0..=hosts.write_max).min(left));
-        if machine.sockets[at].paused_until <= now {
-            machine.read(at, rng.random_range(0..=hosts.read_max));
+        let before = socket.update();
+        let left = (total - socket.wrote.len() as u64).min(socket.room());
+        side.write(at, rng.random_range(0..=hosts.write_max).min(left));
+        if side.programs[at as usize].paused_until <= now {
+            side.read(at, rng.random_range(0..=hosts.read_max));
             if hosts.pauses > 0.0 && rng.random_bool(hosts.pauses) {
-                machine.sockets[at].paused_until =
+                side.programs[at as usize].paused_until =
                     now + Nanos(rng.random_range(0..hosts.pause_max.0));
             }
         }
-        let room = machine.room(at);
-        let socket = &mut machine.sockets[at];
+        let socket = side.machine.socket(at);
+        let (wrote, read) = (socket.wrote.len() as u64, socket.read.len() as u64);
         // Some FINs go with the last bytes, some follow them.
-        socket.is_finished |= socket.wrote == total && rng.random_bool(0.7);
+        socket.is_finished |= wrote == total && rng.random_bool(0.7);
         socket.is_eager |= rng.random_bool(0.02);
-        let has_read = socket.peer_is_finished && socket.read == socket.received;
+        let has_read = socket.peer_is_finished && socket.unread() == 0;
         if socket.is_finished && has_read {
-            let peers = hosts.totals[1 - side];
-            if socket.read != peers && !is_abrupt && machine.broken.is_none() {
-                let what = format!(
-                    "end of stream was read after {} bytes, but {peers} were written",
-                    socket.read
-                );
-                machine.broken = Some((Oracle::Bytes, what));
+            let peers = hosts.totals[1 - number];
+            if read != peers && !is_abrupt {
+                let what =
+                    format!("end of stream was read after {read} bytes, but {peers} were written");
+                side.breaks(Oracle::Bytes, what);
             }
-            return machine.close(now, at);
+            return side.close(now, at);
         }
-        let can_write = socket.wrote < total && room > 0;
-        let can_read = socket.read < socket.received || socket.peer_is_finished;
-        let wants_end = socket.wrote == total && !socket.is_finished;
+        let can_write = wrote < total && socket.room() > 0;
+        let can_read = socket.unread() > 0 || socket.peer_is_finished;
+        let wants_end = wrote == total && !socket.is_finished;
+        let has_moved = socket.update() != before;
+        let program = &mut side.programs[at as usize];
         let after = now + Nanos(rng.random_range(1..=hosts.acts_every.0));
         let next = if can_write || wants_end {
             Some(after)
         } else if can_read && !has_read {
-            Some(after.max(socket.paused_until))
+            Some(after.max(program.paused_until))
         } else {
             None
         };
-        socket.acts_at = [next, socket.gives_up_at].into_iter().flatten().min();
-        let has_moved = (socket.wrote, socket.read, socket.is_finished, socket.is_eager)
-            != (before.wrote, before.read, before.is_finished, before.is_eager);
+        program.acts_at = [next, program.gives_up_at].into_iter().flatten().min();
         if has_moved {
-            machine.report_progress(now, at);
+            side.report_progress(now, at);
         }
     }
 }
@@ -426,7 +440,7 @@ fn start(rng: &mut Pcg32, kinds: &[Kind; 2], ends: &[SocketAddr; 2]) -> Nanos {
         return Nanos(rng.random_range(0..20_000_000_000_000));
     }
     let tuple = Tuple { local: ends[side], remote: ends[1 - side] };
-    let first = kinds[side].secrets.initial_sequence(&tuple, Nanos(0));
+    let first = kinds[side].setup.secrets.initial_sequence(&tuple, Nanos(0));
     // Sequence numbers follow a clock with a period of 4 us.
     let ticks = 0_u32.wrapping_sub(before).wrapping_sub(first.0);
     Nanos(u64::from(ticks) * 4_000)

@@ -4,7 +4,7 @@
 //! planted alone; a history that breaks a rule catches it.
 
 pub(crate) mod history;
-pub(crate) mod machine;
+mod side;
 mod trace;
 mod watch;
 

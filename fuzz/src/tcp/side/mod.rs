@@ -1,93 +1,41 @@
-//! A machine in virtual time: a stack, its wire, and a process; copies to the process's memory complete late and in any order.
+//! One side of a history: a machine of the testbed, and a watch of each of its connections. Copies to the program's
+//! memory complete late and in any order.
 
-mod process;
+mod program;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{Ipv4Addr, Ipv6Addr};
 
 use rand::Rng;
 use rand_pcg::Pcg32;
 use wave_core::clock::Nanos;
 use wave_tcp_planted::congestion::Algorithm;
-use wave_tcp_planted::context::{ContextId, Event, Filled, Progress, Reason};
-use wave_tcp_planted::control::{Address, Bounds, Ipv6Home, Secrets, Stack, State};
+use wave_tcp_planted::context::{Event, Progress, Reason};
+use wave_tcp_planted::control::State;
 use wave_tcp_planted::datapath::{
     Datapath, FlowId, Output, Packet, Payload, Segment, Ticket, Write,
 };
-use wave_tcp_planted::executors::{Executor, Inline};
-use wave_tcp_planted::flextoe::{FlexToe, SOURCES, Settings};
+use wave_tcp_planted::flextoe::{SOURCES, Settings};
 use wave_tcp_planted::packet::{Ecn, Flags, Parsed, TcpSegment, parse};
-use wave_tcp_planted::stages::recover::{GoBackN, Sack};
-use wave_wires::{CsumPlace, Frame, Memory, Offload, RawPart, Wire};
+use wave_tcp_testbed_planted::{By, Machine, Setup, Stages};
+use wave_wires::{Frame, Memory, Wire};
 
+use self::program::Program;
 use super::trace::Trace;
 use super::watch::{Broken, Watch};
 use super::{Counts, Oracle};
 
-const CONTEXT: ContextId = ContextId { process: 3, context: 1 };
 /// Maximum number of frames taken in one step. The step's poll must handle them all.
 const FRAMES_PER_STEP: usize = 16;
 /// Steps of the data path in one poll: its sources take turns.
 const BUDGET: usize = SOURCES as usize * FRAMES_PER_STEP;
 
-/// The executor of a machine's stages.
-pub type Runs = Box<dyn Executor<Frame>>;
-
-/// A machine's loss recovery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
-    /// Go-back-N: one interval of received bytes; everything after a loss is sent again.
-    GoBackN,
-    /// Selective acknowledgements, if the peer has them, too.
-    Sack,
-}
-
-/// All stages on one core.
-pub fn inline(settings: Settings, by: By) -> Runs {
-    match by {
-        By::GoBackN => Box::new(Inline::<_, GoBackN>::new(settings)),
-        By::Sack => Box::new(Inline::<_, Sack>::new(settings)),
-    }
-}
-
 /// A connection: our port, and the peer's.
 pub type Ends = (u16, u16);
 
-/// One connection, as seen by its process.
-#[derive(Clone, Debug, Default)]
-pub struct Socket {
-    pub flow: Option<FlowId>,
-    pub ends: Ends,
-    pub wrote: u64,
-    pub read: u64,
-    pub received: u64,
-    pub acknowledged: u64,
-    pub peer_is_finished: bool,
-    pub is_finished: bool,
-    pub is_eager: bool,
-    pub is_closed: bool,
-    /// The process gave up the connection while bytes were still unread or to come: it may send a reset.
-    pub may_reset: bool,
-    pub is_over: bool,
-    pub filled: Filled,
-    /// Time of the process's next action.
-    pub acts_at: Option<Nanos>,
-    /// The process reads nothing before this time.
-    pub paused_until: Nanos,
-    /// Time at which the process gives up the connection, if ever.
-    pub gives_up_at: Option<Nanos>,
-}
-
-/// Sizes and keys of a machine.
+/// A side's machine and its surroundings.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
-    /// Last byte of the machine's address, and the number of its side.
-    pub side: u8,
-    pub secrets: Secrets,
-    pub ring_bytes: u32,
-    pub sockets: u32,
-    /// Loss recovery.
-    pub by: By,
+    pub setup: Setup,
     /// Congestion control.
     pub algorithm: Algorithm,
     /// Probability that the network drops this machine's SYNs if they ask for ECN.
@@ -96,14 +44,13 @@ pub struct Kind {
     pub copy_max: Nanos,
 }
 
-pub struct Machine {
-    pub stack: Stack<Frame, FlexToe<Frame, Runs>>,
-    pub wire: Memory,
+pub struct Side {
+    pub machine: Machine,
     /// Whether the network drops everything that this machine sends.
     pub is_cut: bool,
     kind: Kind,
-    memory: Vec<u8>,
-    pub sockets: Vec<Socket>,
+    /// The program's intentions, by socket.
+    pub programs: Vec<Program>,
     watches: BTreeMap<Ends, Watch>,
     /// Ends of closed connections, and the times of closing.
     pub closed: BTreeMap<Ends, Nanos>,
@@ -127,51 +74,15 @@ pub struct Machine {
     pub abrupt: Vec<u16>,
 }
 
-/// The byte at a position of a side's stream.
-fn byte(side: u8, ends: Ends, position: u64) -> u8 {
-    let port = u64::from(ends.0.max(ends.1));
-    ((position + port * 977 + u64::from(side) * 131).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40)
-        as u8
-}
-
-/// The ends of the connection whose segment is copied.
-fn ends_of(write: &Write<Frame>) -> Ends {
-    match parse(&write.frame, true) {
-        Ok(Parsed::Tcp { segment, .. }) => (segment.destination_port, segment.source_port),
-        _ => Ends::default(),
-    }
-}
-
-/// A side's IPv6 address.
-pub fn host6(side: u8) -> Ipv6Addr {
-    Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, side.into())
-}
-
-impl Machine {
-    pub fn new(kind: Kind, wire: Memory, runs: &dyn Fn(Settings, By) -> Runs) -> Machine {
-        let limits = wire.limits();
-        let mac = limits.mac;
-        let address = Address {
-            ip: Ipv4Addr::new(10, 0, 0, kind.side),
-            prefix: 24,
-            gateway: None,
-            v6: Some(Ipv6Home { ip: host6(kind.side), prefix: 64, gateway: None }),
-            mac,
-            mtu: limits.mtu,
-        };
-        let bounds = Bounds { flows: 16, handshakes: 16, time_wait: 8, listeners: 4, slots: 8 };
-        let super_bytes = limits.gso_bytes.saturating_sub(80);
-        let settings = Settings { mac, super_bytes, flows: bounds.flows, key: kind.secrets.table };
-        let data = FlexToe::over(&settings, runs(settings, kind.by));
-        let mut stack = Stack::new(data, address, bounds, kind.secrets);
-        stack.set_congestion(kind.algorithm);
-        Machine {
-            stack,
-            wire,
+impl Side {
+    pub fn new(kind: Kind, wire: Memory, runs: &dyn Fn(Settings, By) -> Stages<Frame>) -> Side {
+        let mut machine = Machine::over(kind.setup, wire, runs);
+        machine.stack.set_congestion(kind.algorithm);
+        Side {
+            machine,
             is_cut: false,
             kind,
-            memory: vec![0; 2 * (kind.ring_bytes * kind.sockets) as usize],
-            sockets: Vec::new(),
+            programs: Vec::new(),
             watches: BTreeMap::new(),
             closed: BTreeMap::new(),
             syns: Vec::new(),
@@ -190,18 +101,20 @@ impl Machine {
         }
     }
 
-    /// Takes arrived frames, polls the stack, and carries out its outputs. Returns the time of the next step, if any is due.
+    /// Takes arrived frames, polls the stack, and carries out its outputs. Returns the time of the next step, if any.
     pub fn step(&mut self, now: Nanos, rng: &mut Pcg32) -> Option<Nanos> {
         self.copy_due(now);
         self.delivered.clear();
         for _ in 0..FRAMES_PER_STEP {
-            let Some(frame) = self.wire.receive().expect("the wire is in memory") else { break };
+            let Some(frame) = self.machine.wire.receive().expect("the wire is in memory") else {
+                break;
+            };
             self.on_frame(&frame);
-            self.stack.receive(Packet { frame, checksum_is_good: false, segment_bytes: 0 });
+            self.machine.stack.receive(Packet { frame, checksum_is_good: false, segment_bytes: 0 });
         }
         let mut out = VecDeque::new();
         self.has_completed = false;
-        let next = self.stack.poll(now, BUDGET, &mut out);
+        let next = self.machine.stack.poll(now, BUDGET, &mut out);
         let mut reported_losses = 0;
         for output in out {
             match output {
@@ -242,10 +155,10 @@ impl Machine {
         }
     }
 
-    /// Checks that a cause is known for every loss that the engine detected, other than by a timeout: reported by the peer, or
-    /// repaired by a tail loss probe.
+    /// Checks that a cause is known for every loss that the engine detected, other than by a timeout: reported by the
+    /// peer, or repaired by a tail loss probe.
     fn check_losses(&mut self, mut reported_losses: u64) {
-        let counters = self.stack.data.counters();
+        let counters = self.machine.stack.data.counters();
         let (noticed, again) = (counters.fast_retransmits, counters.lost_retransmits);
         let (new, lost_again) = (noticed - self.fast_retransmits, again - self.lost_retransmits);
         (self.fast_retransmits, self.lost_retransmits) = (noticed, again);
@@ -265,15 +178,15 @@ impl Machine {
             );
             self.breaks(Oracle::FastRetransmit, what);
         }
-        for socket in &self.sockets {
-            let state = socket.flow.and_then(|flow| self.stack.data.inspect(flow));
-            if let (Some(state), Some(watch)) = (state, self.watches.get_mut(&socket.ends)) {
+        for (socket, program) in self.machine.sockets.values().zip(&self.programs) {
+            let state = socket.flow.and_then(|flow| self.machine.stack.data.inspect(flow));
+            if let (Some(state), Some(watch)) = (state, self.watches.get_mut(&program.ends)) {
                 watch.has_processed(state.sending.acknowledged);
             }
         }
     }
 
-    fn breaks(&mut self, oracle: Oracle, what: String) {
+    pub fn breaks(&mut self, oracle: Oracle, what: String) {
         if self.broken.is_none() {
             self.broken = Some((oracle, what));
         }
@@ -291,12 +204,7 @@ impl Machine {
     fn copy_due(&mut self, now: Nanos) {
         while let Some(at) = self.copies.iter().position(|(due, _)| *due <= now) {
             let (_, write) = self.copies.swap_remove(at);
-            let mut left = &write.frame[write.bytes.clone()];
-            for (offset, len) in write.ring.parts(write.position, left.len() as u32) {
-                let (first, rest) = left.split_at(len as usize);
-                self.memory[offset as usize..][..len as usize].copy_from_slice(first);
-                left = rest;
-            }
+            self.machine.memory.land(&write);
             if let Ok(Parsed::Tcp { segment, .. }) = parse(&write.frame, true)
                 && let Some(watch) =
                     self.watches.get_mut(&(segment.destination_port, segment.source_port))
@@ -304,8 +212,6 @@ impl Machine {
                 let fin =
                     segment.flags.contains(Flags::FIN) && write.bytes.end == segment.payload.end;
                 watch.copy(write.position, write.bytes.len() as u64, fin);
-            }
-            if let Some(watch) = self.watches.get_mut(&ends_of(&write)) {
                 self.counts.marks += u64::from(watch.write_is_done(write.ticket));
             }
             self.trace.add(now.0 ^ write.position);
@@ -314,7 +220,7 @@ impl Machine {
     }
 
     fn complete(&mut self, now: Nanos, ticket: Ticket) {
-        self.stack.complete(now, ticket);
+        self.machine.stack.complete(now, ticket);
         self.has_completed = true;
     }
 
@@ -364,24 +270,7 @@ impl Machine {
         if self.is_cut {
             return;
         }
-        let part = |(offset, len): (u64, u32)| {
-            RawPart::of(&self.memory[offset as usize..][..len as usize])
-        };
-        let parts = match &segment.payload {
-            Payload::None => [RawPart::EMPTY; 2],
-            Payload::Ring { ring, position, bytes, .. } => ring.parts(*position, *bytes).map(part),
-            Payload::Frame(frame, range) => [RawPart::of(&frame[range.clone()]), RawPart::EMPTY],
-        };
-        let offload = Offload {
-            segment_bytes: segment.segment_bytes,
-            checksum: segment
-                .checksum
-                .map(|place| CsumPlace { start: place.start, offset: place.offset }),
-        };
-        let _ = self
-            .wire
-            .send(segment.head.bytes(), parts, offload)
-            .expect("the wire accepts every packet of the stack");
+        self.machine.transmit(segment);
     }
 
     fn check(&mut self, now: Nanos, ends: Ends, segment: &TcpSegment, ecn: Ecn, bytes: u64) {
@@ -394,8 +283,8 @@ impl Machine {
             self.breaks(oracle, format!("port {} to {}: {what}", ends.0, ends.1));
         }
         if segment.flags.contains(Flags::RST) {
-            let socket = self.sockets.iter().find(|socket| socket.ends == ends);
-            if !socket.is_some_and(|socket| socket.may_reset) {
+            let program = self.programs.iter().find(|program| program.ends == ends);
+            if !program.is_some_and(|program| program.may_reset) {
                 let what =
                     format!("port {} reset its connection with {} without cause", ends.0, ends.1);
                 self.breaks(Oracle::ResetHasCause, what);
@@ -406,15 +295,16 @@ impl Machine {
     /// Returns the number of connections that ended while the peer had reported a loss: 0 or 1.
     fn on_event(&mut self, now: Nanos, event: Event, rng: &mut Pcg32) -> u64 {
         let soon = now + Nanos::from_micros(rng.random_range(0..1_000));
-        let begins = |machine: &mut Machine, socket: u32, flow: FlowId, ends: Ends| {
-            let state = &mut machine.sockets[socket as usize];
-            (state.flow, state.ends, state.acts_at) = (Some(flow), ends, Some(soon));
-            let Some(established) = machine.stack.data.inspect(flow) else { return };
+        let begins = |side: &mut Side, socket: u32, flow: FlowId, ends: Ends| {
+            side.machine.socket(socket).flow = Some(flow);
+            let program = &mut side.programs[socket as usize];
+            (program.ends, program.acts_at) = (ends, Some(soon));
+            let Some(established) = side.machine.stack.data.inspect(flow) else { return };
             let mut watch = Watch::new(&established);
-            for (_, segment) in machine.delivered.iter().filter(|(of, _)| *of == ends) {
+            for (_, segment) in side.delivered.iter().filter(|(of, _)| *of == ends) {
                 watch.on_frame(segment);
             }
-            machine.watches.insert(ends, watch);
+            side.watches.insert(ends, watch);
         };
         let socket = match event {
             Event::Progress(progress) => {
@@ -430,7 +320,8 @@ impl Machine {
                 return 0;
             }
             Event::Failed { socket, reason } => {
-                let Socket { ends: (own, peer), flow, .. } = self.sockets[socket as usize];
+                let (own, peer) = self.programs[socket as usize].ends;
+                let flow = self.machine.sockets[&socket].flow;
                 // Repeated loss of the few requests to a neighbour is likely: no failure of the stack.
                 let has_begun = flow.is_some() || reason != Reason::NoNeighbour;
                 if has_begun && !self.abrupt.contains(&own) && !self.abrupt.contains(&peer) {
@@ -452,9 +343,10 @@ impl Machine {
                 return 0;
             }
         };
-        let state = &mut self.sockets[socket as usize];
-        state.acts_at = None;
-        let (ends, was_over) = (state.ends, std::mem::replace(&mut state.is_over, true));
+        let program = &mut self.programs[socket as usize];
+        program.acts_at = None;
+        let ends = program.ends;
+        let was_over = std::mem::replace(&mut self.machine.socket(socket).is_over, true);
         self.trace.add(u64::from(socket) << 32 | u64::from(ends.0));
         self.closed.insert(ends, now);
         if was_over {
@@ -470,19 +362,17 @@ impl Machine {
     }
 
     fn on_progress(&mut self, progress: Progress, soon: Nanos) {
-        let state = &mut self.sockets[progress.socket as usize];
-        let copied = self.watches.get(&state.ends).map_or(0, Watch::copied);
-        let goes_back = progress.received < state.received
-            || progress.acknowledged < state.acknowledged
-            || state.is_over;
-        let is_early = progress.received > copied || progress.acknowledged > state.wrote;
+        let program = &mut self.programs[progress.socket as usize];
+        let socket = self.machine.socket(progress.socket);
+        let copied = self.watches.get(&program.ends).map_or(0, Watch::copied);
+        let goes_back = socket.goes_back(&progress);
+        let is_early =
+            progress.received > copied || progress.acknowledged > socket.wrote.len() as u64;
         if !goes_back && !is_early {
-            state.received = progress.received;
-            state.acknowledged = progress.acknowledged;
-            state.peer_is_finished |= progress.is_finished;
-            state.acts_at = Some(state.acts_at.map_or(soon, |at| at.min(soon)));
+            socket.on_progress(&progress);
+            program.acts_at = Some(program.acts_at.map_or(soon, |at| at.min(soon)));
         }
-        let port = state.ends;
+        let port = program.ends;
         self.trace.add(progress.received << 20 ^ progress.acknowledged);
         if goes_back {
             self.breaks(
@@ -500,24 +390,14 @@ impl Machine {
 
     /// Ends of connections in a state.
     pub fn in_state(&self, state: State) -> Vec<Ends> {
-        let mut found = Vec::new();
-        self.stack.show(&mut |shown| {
-            if shown.state == state {
-                found.push((shown.local.port(), shown.remote.map_or(0, |remote| remote.port())));
-            }
-        });
-        found
+        let entries = self.machine.entries().into_iter();
+        entries.filter(|(of, _)| *of == state).map(|(_, ends)| ends).collect()
     }
 
     /// Entries of its tables, without listeners.
     pub fn entries(&self) -> Vec<(State, Ends)> {
-        let mut found = Vec::new();
-        self.stack.show(&mut |shown| {
-            if shown.state != State::Listen {
-                let remote = shown.remote.map_or(0, |remote| remote.port());
-                found.push((shown.state, (shown.local.port(), remote)));
-            }
-        });
-        found
+        let mut entries = self.machine.entries();
+        entries.retain(|(state, _)| *state != State::Listen);
+        entries
     }
 }
