@@ -225,6 +225,14 @@ fn axes_without_effect_are_refused() {
         "scenarios/cores.toml:19: [sweep] \"host.cores\" makes no difference to any variant, \
          expected a field that no variant overrides"
     );
+    // Every class has a service time of its own.
+    let own_times = TEXT
+        .replace(
+            "[run]",
+            "[workload]\nclasses = [{ name = \"A\", weight = 1, service_us = 7 }]\n[run]",
+        )
+        .replace("\"run.seed\" = [1, 2]", "\"workload.service_us\" = [5, 6]");
+    assert!(refused(&own_times).contains("\"workload.service_us\" makes no difference"));
 }
 
 /// A scenario whose points are whole experiments.

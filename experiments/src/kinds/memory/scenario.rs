@@ -103,11 +103,9 @@ pub struct Host {
     pub swap_on: Option<SwapOn>,
     /// Nothing is paged out while refaults cost the program more than this share of the time.
     #[default(1.0)]
-    #[serde(skip_serializing)]
     #[schemars(range(min = 0, max = 100))]
     pub slowdown_percent: f64,
     /// Nothing is paged out while more than this share of the resident pages comes back in a minute.
-    #[serde(skip_serializing)]
     #[schemars(range(min = 0, max = 100), extend("x-default" = "none: no such limit"))]
     refaults_percent: Option<f64>,
     /// Nothing is paged out while some task waits for memory for more than this share of the time.
@@ -157,6 +155,9 @@ pub fn read(source: Source<'_>) -> Result<Memory, ScenarioError> {
         variant.slowdown_percent.get_or_insert(slowdown_percent);
         variant.refaults_percent = variant.refaults_percent.or(refaults_percent);
     }
+    // Every variant has its own now: a run's identity does not depend on what none of them takes.
+    let Host { slowdown_percent, refaults_percent, .. } = Host::default();
+    memory.memory = Host { slowdown_percent, refaults_percent, ..memory.memory };
     let managed = memory.variants.iter().skip(1);
     let with = managed.clone().all(|variant| variant.policy.is_some()) && managed.len() > 0;
     match memory.variants.first() {

@@ -37,6 +37,8 @@ pub fn read(source: Source<'_>, policies: &[&str]) -> Result<Scenario, ScenarioE
     for class in &mut workload.classes {
         class.service_us.get_or_insert(workload.service_us);
     }
+    // Every class has its own now: the identity of a point does not depend on what none of them takes.
+    workload.service_us = Workload::default().service_us;
     Ok(Scenario { name: name.into(), description, kind, workload, run, machine, variants })
 }
 

@@ -75,9 +75,7 @@ pub struct Workload {
     #[schemars(range(min = 1, max = 1_048_576))]
     pub value_bytes: u32,
     /// CPU time of a request, calibrated.
-    // Only classes count for the identity of a point.
     #[default(10.0)]
-    #[serde(skip_serializing)]
     #[schemars(range(min = 0, max = 1e6))]
     pub service_us: f64,
     /// Classes of requests, at least one. `chaos` needs one with `operation = "range"`.
