@@ -34,7 +34,7 @@ Exit codes: 0 measured; 3 this machine cannot run the bench (the message says wh
 
 /// Processes that a bench starts.
 #[derive(Debug, Subcommand)]
-enum Peer {
+enum Helper {
     /// The peer process of a bench.
     #[command(hide = true)]
     Peer(PeerArgs),
@@ -84,7 +84,7 @@ pub fn command() -> clap::Command {
         .about("An agent's TCP against Linux's: streams, requests, unmodified servers, idle connections, loss")
         .disable_help_flag(true)
         .arg(words.help("A bench and its options; `wave bench tcp --help` lists them"));
-    let command = Peer::augment_subcommands(clap::Command::new("wave bench"));
+    let command = Helper::augment_subcommands(clap::Command::new("wave bench"));
     command
         .bin_name("wave bench")
         .version(wave_apps::machine::version())
@@ -100,11 +100,11 @@ pub fn command() -> clap::Command {
 /// Runs the bench that the command line names, and prints the result.
 pub fn execute(matches: &ArgMatches) -> ExitCode {
     // A bench's child processes print no message: their parent does.
-    if let Ok(peer) = Peer::from_arg_matches(matches) {
-        return ended(match peer {
-            Peer::Peer(PeerArgs { socket, cpu }) => self::peer(&socket, cpu),
-            Peer::UdpEcho { cpu } => udp_echo(cpu),
-            Peer::RpcHost(RpcHostArgs { socket, cpu, batch, yields, awake, agent_awake }) => {
+    if let Ok(helper) = Helper::from_arg_matches(matches) {
+        return ended(match helper {
+            Helper::Peer(PeerArgs { socket, cpu }) => self::peer(&socket, cpu),
+            Helper::UdpEcho { cpu } => udp_echo(cpu),
+            Helper::RpcHost(RpcHostArgs { socket, cpu, batch, yields, awake, agent_awake }) => {
                 rpc_host(&socket, cpu, batch, yields, awake, agent_awake)
             }
         });

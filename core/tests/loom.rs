@@ -121,7 +121,7 @@ fn meet(core_asks: bool, runnable: bool) -> Met {
         .chain([(nic, layout.core_status, 0), (Home::Host as u8, layout.agent_parked, 0)]);
     let port = port(raced);
     write_header(&layout, &port.nic);
-    let bells: Vec<Bell> = (0..layout.doorbells()).map(|_| Bell::new()).collect();
+    let bells: Vec<Bell> = (0..layout.doorbells()).map(|_| Bell::default()).collect();
     let policy = Next1(Vec::new());
     let mut agent = Agent::new(layout.clone(), port.clone(), bells.clone(), policy, ());
     agent.announce();
@@ -192,7 +192,7 @@ fn a_sleeper_sees_what_was_sent_or_is_rung() {
                 ]
                 .into_iter(),
             );
-            let (park, bell) = (word(&layout), Bell::new());
+            let (park, bell) = (word(&layout), Bell::default());
             let (theirs, ring) = (port.clone(), bell.clone());
             let waker = thread::spawn(move || {
                 for word in 1..=2 {

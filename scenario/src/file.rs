@@ -4,7 +4,7 @@
 //! and `#[schemars(range(...))]` are what is read, what is refused, and what the reference says ([`crate::reference`]).
 
 use std::any::TypeId;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -102,9 +102,25 @@ impl<'a> Source<'a> {
         value: &Spanned<DeValue<'_>>,
         name: &str,
     ) -> Result<(), ScenarioError> {
+        let refuse = |why: String| {
+            let line = line_of(self.text, value.span().start);
+            Err(ScenarioError::meaning(self.path, line, why))
+        };
         let (number, mut written) = match value.get_ref() {
+            // serde takes a list of values for a table's fields, and a table for an enumeration's name: nobody means these.
+            DeValue::Array(_) if schema.contains_key("properties") => {
+                return refuse(format!("`{name}` is a list, expected a table [{name}]"));
+            }
+            DeValue::Table(_) if !schema.contains_key("properties") => {
+                return refuse(format!("`{name}` is a table, expected a value"));
+            }
             DeValue::Table(table) => return self.in_ranges(schema, table, name),
             DeValue::Array(list) => {
+                let most = schema.get("maxItems").and_then(Json::as_u64);
+                if let Some(most) = most.filter(|most| list.len() as u64 > *most) {
+                    let count = list.len();
+                    return refuse(format!("`{name}` has {count} values, expected {most}"));
+                }
                 let Some(of) = schema.get("items").and_then(Json::as_object) else { return Ok(()) };
                 return list.iter().try_for_each(|item| self.in_range(of, item, name));
             }
@@ -132,9 +148,7 @@ impl<'a> Source<'a> {
         }
         let range = range(schema);
         let expected = if range.is_empty() { "a number" } else { &range };
-        let line = line_of(self.text, value.span().start);
-        let why = format!("`{name}` is {written}, expected {expected}");
-        Err(ScenarioError::meaning(self.path, line, why))
+        refuse(format!("`{name}` is {written}, expected {expected}"))
     }
 }
 
@@ -143,9 +157,12 @@ fn outside_brackets(path: &str) -> String {
     path.split('[').map(|part| part.split_once(']').map_or(part, |(_, after)| after)).collect()
 }
 
+/// A schema, as an object of JSON.
+type Schema = Arc<Map<String, Json>>;
+
 /// The schema of a type, without references to others.
-pub(crate) fn schema_of<T: JsonSchema + 'static>() -> Arc<Map<String, Json>> {
-    static KNOWN: Mutex<Option<HashMap<TypeId, Arc<Map<String, Json>>>>> = Mutex::new(None);
+pub(crate) fn schema_of<T: JsonSchema + 'static>() -> Schema {
+    static KNOWN: Mutex<BTreeMap<TypeId, Schema>> = Mutex::new(BTreeMap::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let make = || {
         let settings =
@@ -153,7 +170,7 @@ pub(crate) fn schema_of<T: JsonSchema + 'static>() -> Arc<Map<String, Json>> {
         let schema = settings.into_generator().into_root_schema_for::<T>();
         Arc::new(schema.as_object().cloned().unwrap_or_default())
     };
-    Arc::clone(known.get_or_insert_default().entry(TypeId::of::<T>()).or_insert_with(make))
+    Arc::clone(known.entry(TypeId::of::<T>()).or_insert_with(make))
 }
 
 /// The schema of a field of a table; of an optional one, that of its value.

@@ -43,13 +43,13 @@ fn add(table: &Map<String, Value>, path: &str, fields: &mut Vec<Field>) {
         let item = value.get("items").and_then(Value::as_object);
         let default = || words("x-default").or_else(|| default(schema)).unwrap_or_default();
         let of_type = || range(item.unwrap_or(value));
-        let any = || is_number(value).then(|| "any".to_owned()).unwrap_or_default();
+        let any = if is_number(value) { "any" } else { "" };
         let range = words("x-range").unwrap_or_else(of_type);
         fields.push(Field {
             path: path.clone(),
             kind: kind(value),
             default: (!is_required).then(default),
-            range: if range.is_empty() { any() } else { range },
+            range: if range.is_empty() { any.to_owned() } else { range },
             meaning: meaning(schema, value),
         });
         add(item.unwrap_or(value), &path, fields);

@@ -73,6 +73,18 @@ fn numbers_are_refused_outside_of_their_range_wherever_they_are() {
         ),
         ("name = \"a\"\nshare = 9223372036854775808", "x.toml:2: `share` is 9223372036854775808"),
         ("name = \"a\"\nshare = +1_0.0", "`share` is 10, expected 0.5 to 2"),
+        (
+            "name = \"a\"\ninner = [[\"red\", [1, 2], 999]]",
+            "x.toml:2: `inner` is a list, expected a table",
+        ),
+        (
+            "name = \"a\"\n[[inner]]\npair = [1, 2, 3]",
+            "x.toml:3: `inner.pair` has 3 values, expected 2",
+        ),
+        (
+            "name = \"a\"\n[[inner]]\npair = [1, 2]\ncolor = { red = {} }",
+            "x.toml:4: `inner[0].color`",
+        ),
         ("name = \"a\"\nshares = 1", "x.toml:2: unknown field `shares`, expected one of `name`, "),
         ("share = 1", "x.toml:1: missing field `name`"),
         ("name = \"a\"\n[[inner]]\npair = [1]", "x.toml:3: `inner[0].pair`: "),

@@ -122,11 +122,13 @@ pub fn port(raced: impl Iterator<Item = Place>) -> LoomPort {
 #[derive(Clone)]
 pub struct Bell(Arc<(Mutex<bool>, Condvar)>);
 
-impl Bell {
-    pub fn new() -> Bell {
+impl Default for Bell {
+    fn default() -> Bell {
         Bell(Arc::new((Mutex::new(false), Condvar::new())))
     }
+}
 
+impl Bell {
     /// Without a timeout: a sleeper that is not rung sleeps for ever, which loom reports.
     pub fn wait(&self) {
         let mut rung = self.0.0.lock().unwrap();

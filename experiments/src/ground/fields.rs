@@ -181,9 +181,13 @@ pub fn distinct_names<'n>(
                 format!("`variant.name` has {} bytes, expected {NAME_MAX} at most", name.len());
             return Err(source.refuse(&at, why));
         }
-        if file.is_empty() || files.contains(&file) {
+        if file.is_empty() {
+            let why = format!("`variant.name` is \"{name}\", expected letters or digits of ASCII");
+            return Err(source.refuse(&at, why));
+        }
+        if files.contains(&file) {
             let why = format!(
-                "`variant.name` is \"{name}\", expected letters or digits, different from those of every other variant in more than case"
+                "`variant.name` is \"{name}\", whose file of results would be `{file}`, as another variant's; expected another name"
             );
             return Err(source.refuse(&at, why));
         }

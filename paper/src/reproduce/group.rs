@@ -43,25 +43,29 @@ pub struct Group {
     pub rows: &'static [Ours],
 }
 
+/// Computes a value from the jobs of one seed.
+pub type Value = fn(&ByName<'_>) -> Option<f64>;
+/// Computes the lowest and highest possible value from the jobs of one seed.
+pub type Interval = fn(&ByName<'_>) -> Option<[f64; 2]>;
+
 /// Our value for a printed one.
 pub struct Ours {
     pub id: &'static str,
     /// How it comes about; `Fitted` if the fit used it.
     pub kind: Kind,
-    /// Computes it from the jobs of one seed.
-    pub of: fn(&ByName<'_>) -> Option<f64>,
+    pub of: Value,
     /// Its lowest and highest value under one seed, where they come from the uncertainty of inputs instead of the fit's intervals.
-    pub interval: Option<fn(&ByName<'_>) -> Option<[f64; 2]>>,
+    pub interval: Option<Interval>,
     /// Explanation of the difference.
     pub why: Option<&'static str>,
 }
 
 impl Ours {
-    pub const fn new(id: &'static str, kind: Kind, of: fn(&ByName<'_>) -> Option<f64>) -> Ours {
+    pub const fn new(id: &'static str, kind: Kind, of: Value) -> Ours {
         Ours { id, kind, of, interval: None, why: None }
     }
 
-    pub const fn within(self, interval: fn(&ByName<'_>) -> Option<[f64; 2]>) -> Ours {
+    pub const fn within(self, interval: Interval) -> Ours {
         Ours { interval: Some(interval), ..self }
     }
 

@@ -53,7 +53,7 @@ fn meet_with(transport: Transport, payloads: PayloadConfig) -> Met {
     let words = words.chain(extent.into_iter().filter(|_| extents > 0));
     let port = port(ring(&layout.messages[0]).chain(ring(&layout.decisions[0])).chain(words));
     write_header(&layout, &port.nic);
-    let bells: Vec<Bell> = (0..layout.doorbells()).map(|_| Bell::new()).collect();
+    let bells: Vec<Bell> = (0..layout.doorbells()).map(|_| Bell::default()).collect();
     let steering = steer::by_name("jbsq", &config).unwrap();
     let mut dispatch = Dispatch::new(layout.clone(), port.clone(), bells.clone(), steering);
     let method = Method { path: "/a/b".into(), ..Method::default() };

@@ -10,7 +10,7 @@ use wave_scenario::reference::{Field, fields_of};
 
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
-  wave scenarios                    every kind, one per line
+  wave scenarios                    every kind, in a few words
   wave scenarios rpc                the fields of one kind, and an example
   wave scenarios --json             every kind, with its fields and examples
 

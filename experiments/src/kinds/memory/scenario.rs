@@ -118,7 +118,7 @@ pub struct Host {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Managed {
-    /// Name in results; it needs letters or digits, which must differ from every other variant's; 100 bytes at most.
+    /// Name in results and, by its ASCII letters and digits in lower case, of a file: distinct for each variant; 100 bytes at most.
     pub name: String,
     /// Policy of the memory's agent, one of `wave policies`.
     #[schemars(extend("x-default" = "none: memory is not managed"))]
@@ -189,7 +189,8 @@ impl Memory {
 
 impl Run {
     pub fn warmup_seconds(&self) -> f64 {
-        self.warmup_seconds.unwrap_or(WARMUP_SECONDS.min(self.seconds / 2.0))
+        let most = (self.seconds / 2.0).min(self.seconds - 1.0);
+        self.warmup_seconds.unwrap_or(WARMUP_SECONDS.min(most))
     }
 }
 

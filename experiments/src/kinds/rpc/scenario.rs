@@ -175,7 +175,7 @@ impl RpcPlacement {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Stack {
-    /// Name in results; it needs letters or digits, which must differ from every other variant's; 100 bytes at most.
+    /// Name in results and, by its ASCII letters and digits in lower case, of a file: distinct for each variant; 100 bytes at most.
     pub name: String,
     /// Places of the RPC stack and the scheduler.
     pub placement: RpcPlacement,

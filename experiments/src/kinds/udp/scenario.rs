@@ -61,7 +61,8 @@ pub struct Run {
     #[default(20)]
     #[schemars(range(min = 1, max = 1_000))]
     pub rounds: u32,
-    /// Outstanding requests per worker: values in ascending order, 64 at most.
+    /// Outstanding requests per worker: values in ascending order, 64 at most. All workers hold fewer than are in flight
+    /// (`workload.sockets` times `workload.under_way`).
     #[schemars(inner(range(min = 1, max = OUTSTANDING_MAX)), extend("x-required" = true))]
     pub outstanding: Vec<u32>,
 }

@@ -212,6 +212,7 @@ fn axes(written: &Value, path: &Path, text: &str) -> Result<Vec<SweepAxis>, Scen
         let message = "[sweep] is empty: a sweep over nothing, expected lists of values, as `\"host.cores\" = [1, 2]`";
         return Err(ScenarioError::meaning(file, sweep_line, message.to_owned()));
     }
+    let paths: Vec<String> = found.iter().map(|(_, path, _)| path.clone()).collect();
     let axis = |(start, path, written): (usize, String, &Value)| {
         let line = line_of(text, start);
         let refuse = |why: String| {
@@ -230,6 +231,9 @@ fn axes(written: &Value, path: &Path, text: &str) -> Result<Vec<SweepAxis>, Scen
             return refuse(
                 "changes nothing but a name, expected a field that a run depends on".to_owned(),
             );
+        }
+        if paths.iter().filter(|other| **other == path).count() > 1 {
+            return refuse("is there twice, expected one list of values".to_owned());
         }
         if path == "kind" {
             return refuse("cannot be swept: a sweep is of one kind".to_owned());

@@ -229,7 +229,7 @@ pub enum Threads {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Variant {
-    /// Name in results; it needs letters or digits, which must differ from every other variant's; 100 bytes at most.
+    /// Name in results and, by its ASCII letters and digits in lower case, of a file: distinct for each variant; 100 bytes at most.
     pub name: String,
     /// Scheduler of the threads, and its place.
     pub placement: Placement,

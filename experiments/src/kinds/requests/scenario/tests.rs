@@ -101,7 +101,12 @@ fn missing_fields_have_defaults() {
     let scenario = parse_text(GOOD).unwrap();
     assert_eq!(
         scenario.workload.classes,
-        [Class { name: "GET".into(), weight: 1.0, service_us: None, operation: Operation::Get }]
+        [Class {
+            name: "GET".into(),
+            weight: 1.0,
+            service_us: Some(10.0),
+            operation: Operation::Get
+        }]
     );
     assert_eq!(scenario.run.seconds, 1.5);
     assert_eq!(scenario.run.loads_per_second, [1000.0, 2000.0]);
@@ -308,7 +313,7 @@ fn wrong_meaning_is_refused_with_line_field_and_allowed_values() {
                 "[[variant]]",
                 "[[variant]]\nname = \"A!\"\nplacement = \"linux\"\n[[variant]]",
             ),
-            "9: `variant.name` is \"a\", expected letters or digits, different from those of every other variant in more than case",
+            "9: `variant.name` is \"a\", whose file of results would be `a`, as another variant's; expected another name",
         ),
         (
             message_with("[[variant]]", "[crash]\nload_per_second = 1\n[[variant]]"),
