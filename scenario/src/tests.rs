@@ -83,7 +83,7 @@ fn numbers_are_refused_outside_of_their_range_wherever_they_are() {
         ),
         (
             "name = \"a\"\n[[inner]]\npair = [1, 2]\ncolor = { red = {} }",
-            "x.toml:4: `inner[0].color`",
+            "x.toml:4: `inner.color` is a table, expected a value",
         ),
         ("name = \"a\"\nshares = 1", "x.toml:2: unknown field `shares`, expected one of `name`, "),
         ("share = 1", "x.toml:1: missing field `name`"),
