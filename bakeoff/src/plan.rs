@@ -90,7 +90,7 @@ impl Program {
     }
 }
 
-pub(super) fn read(source: Source<'_>) -> Result<Plan, ScenarioError> {
+pub(super) fn read(source: &Source<'_>) -> Result<Plan, ScenarioError> {
     let plan: Plan = source.read()?;
     plan.check().map_err(|Wrong { at, why }| source.refuse(&at, why))?;
     Ok(plan)
@@ -210,7 +210,8 @@ mod tests {
         let text = shipped();
         assert!(text.contains(from), "{from} is not in the scenario");
         let text = text.replacen(from, to, 1);
-        let error = read(Source::new(Path::new("x.toml"), &text)).expect_err("the plan is refused");
+        let error =
+            read(&Source::new(Path::new("x.toml"), &text)).expect_err("the plan is refused");
         error.to_string()
     }
 

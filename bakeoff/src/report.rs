@@ -438,7 +438,7 @@ mod tests {
     fn results(points: Vec<Point>) -> Results {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../scenarios/memory-bakeoff.toml");
         let text = std::fs::read_to_string(file).unwrap();
-        let plan = plan::read(wave_scenario::Source::new(Path::new(file), &text)).unwrap();
+        let plan = plan::read(&wave_scenario::Source::new(Path::new(file), &text)).unwrap();
         let result = ProgramResult::new(&plan.program[0], SwapOn::File, points);
         Results::new(&plan, String::new(), vec![result], Vec::new())
     }

@@ -1,6 +1,5 @@
 //! Reasons why a scenario is refused.
 
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
@@ -34,39 +33,6 @@ pub enum ScenarioError {
 /// The line, from 1, of the byte at `offset`.
 pub fn line_of(text: &str, offset: usize) -> usize {
     1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|byte| **byte == b'\n').count()
-}
-
-/// The line, from 1, of the value at a path such as `program[1].memory`; if it is missing, of the last part of the path that
-/// exists.
-pub fn line_at(text: &str, path: &str) -> usize {
-    line_of(text, walk(text, path).1.start)
-}
-
-/// Range in the text of the value at a path; None if there is none.
-pub(crate) fn span_at(text: &str, path: &str) -> Option<Range<usize>> {
-    let (is_whole, span) = walk(text, path);
-    is_whole.then_some(span)
-}
-
-/// Whether there is a value at the path, and the range of the last part of the path that exists.
-fn walk(text: &str, path: &str) -> (bool, Range<usize>) {
-    let Ok(table) = DeTable::parse(text) else { return (false, 0..0) };
-    let root = DeValue::Table(table.into_inner());
-    let (mut at, mut value) = (0..0, &root);
-    for step in path.split(['.', '[']) {
-        let next = match (value, step.strip_suffix(']')) {
-            (DeValue::Table(table), None) => {
-                table.iter().find(|(key, _)| key.get_ref() == step).map(|(_, next)| next)
-            }
-            (DeValue::Array(list), Some(index)) => {
-                index.parse().ok().and_then(|index: usize| list.get(index))
-            }
-            _ => None,
-        };
-        let Some(next) = next else { return (false, at) };
-        (at, value) = (next.span(), next.get_ref());
-    }
-    (true, at)
 }
 
 /// Refuses a scenario that names an unreadable file of costs; gives the line that names it.
@@ -147,19 +113,5 @@ impl ScenarioError {
 
     pub fn meaning(path: &Path, line: usize, message: String) -> Self {
         Self::Meaning { file: path.to_path_buf(), line, message }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::line_at;
-
-    #[test]
-    fn value_is_located_by_its_path() {
-        let text = "a = 1\n[[b]]\nc = [1,\n 2]\n[[b]]\nc = 2\nd = { e = 3 }\n";
-        let of = |path| line_at(text, path);
-        assert_eq!(["a", "b[0].c[1]", "b[1].c", "b[1].d.e"].map(of), [1, 4, 6, 7]);
-        // A missing value is located at its table.
-        assert_eq!(["z", "b[1].z", "b[7]"].map(of), [1, 5, 2]);
     }
 }

@@ -5,6 +5,7 @@
 
 use std::any::TypeId;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,21 +18,22 @@ use toml::de::{DeTable, DeValue};
 
 use wave_links::words::plain;
 
-use super::error::{ScenarioError, line_at, line_of};
+use super::error::{ScenarioError, line_of};
 
 /// Maximum number of digits of a value shown.
 const DIGITS_MAX: usize = 24;
 
-/// Text of a file, and its path.
-#[derive(Clone, Copy, Debug)]
+/// Text of a file, parsed once, and its path.
+#[derive(Debug)]
 pub struct Source<'a> {
     pub path: &'a Path,
     pub text: &'a str,
+    table: Result<Spanned<DeTable<'a>>, toml::de::Error>,
 }
 
 impl<'a> Source<'a> {
     pub fn new(path: &'a Path, text: &'a str) -> Self {
-        Source { path, text }
+        Source { path, text, table: DeTable::parse(text) }
     }
 
     /// Reads all fields, and checks the ranges of numbers.
@@ -50,18 +52,17 @@ impl<'a> Source<'a> {
             };
             ScenarioError::form(self.path, line, message)
         };
-        let deserializer = toml::Deserializer::parse(self.text);
-        let deserializer = deserializer.map_err(|error| refuse(&error, String::new()))?;
-        let read = serde_path_to_error::deserialize(deserializer)
+        let table = self.table.as_ref().map_err(|error| refuse(error, String::new()))?;
+        let read = serde_path_to_error::deserialize(toml::Deserializer::from(table.clone()))
             .map_err(|error| refuse(error.inner(), field_name(error.path())))?;
-        let table = DeTable::parse(self.text).map_err(|error| refuse(&error, String::new()))?;
         self.in_ranges(&schema_of::<T>(), table.get_ref(), "")?;
         Ok(read)
     }
 
     /// Refuses the value at `at`, such as `variant[1].cores`.
     pub fn refuse(&self, at: &str, message: impl Into<String>) -> ScenarioError {
-        ScenarioError::meaning(self.path, line_at(self.text, at), message.into())
+        let start = self.span_at(at).1.start;
+        ScenarioError::meaning(self.path, line_of(self.text, start), message.into())
     }
 
     /// Refuses the first of these fields that the file has; `why` follows its name.
@@ -77,7 +78,26 @@ impl<'a> Source<'a> {
 
     /// Whether the file has a value at this path.
     pub fn has(&self, at: &str) -> bool {
-        super::error::span_at(self.text, at).is_some()
+        self.span_at(at).0
+    }
+
+    /// Whether there is a value at the path, and the range of the last part of the path that exists.
+    fn span_at(&self, path: &str) -> (bool, Range<usize>) {
+        let Ok(table) = &self.table else { return (false, 0..0) };
+        let (mut span, mut value): (_, Option<&DeValue<'_>>) = (0..0, None);
+        for step in path.split(['.', '[']) {
+            let next = match (value, step.strip_suffix(']')) {
+                (None, _) => table.get_ref().get(step),
+                (Some(DeValue::Table(table)), None) => table.get(step),
+                (Some(DeValue::Array(list)), Some(index)) => {
+                    index.parse().ok().and_then(|index: usize| list.get(index))
+                }
+                _ => None,
+            };
+            let Some(next) = next else { return (false, span) };
+            (span, value) = (next.span(), Some(next.get_ref()));
+        }
+        (true, span)
     }
 
     /// Checks the numbers in `table`, which is called `name` in messages.

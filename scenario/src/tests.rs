@@ -128,6 +128,23 @@ fn fields_have_type_default_range_and_meaning_in_the_order_of_declaration() {
 }
 
 #[test]
+fn value_is_refused_at_its_line_and_a_missing_one_at_its_table() {
+    let text = "a = 1\n[[b]]\nc = [1,\n 2]\n[[b]]\nc = 2\nd = { e = 3 }\n";
+    let source = Source::new(Path::new("x.toml"), text);
+    for (path, line) in [
+        ("a", 1),
+        ("b[0].c[1]", 4),
+        ("b[1].c", 6),
+        ("b[1].d.e", 7),
+        ("z", 1),
+        ("b[1].z", 5),
+        ("b[7]", 2),
+    ] {
+        assert_eq!(source.refuse(path, "no").to_string(), format!("x.toml:{line}: no"), "{path}");
+    }
+}
+
+#[test]
 fn field_is_found_by_its_path_and_refused_where_it_is() {
     let text = "a.b = 1\nlist = [{ c = 1 },\n { d = 2 }]\n";
     let source = Source::new(Path::new("x.toml"), text);

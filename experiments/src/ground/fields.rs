@@ -170,7 +170,7 @@ impl Trials {
 
 /// Checks variants' names, which name files of results: each is distinct from every other variant's.
 pub fn distinct_names<'n>(
-    source: Source<'_>,
+    source: &Source<'_>,
     names: impl Iterator<Item = &'n String>,
 ) -> Result<(), ScenarioError> {
     let mut files: Vec<String> = Vec::new();
@@ -198,7 +198,7 @@ pub fn distinct_names<'n>(
 
 /// Checks that there is a first value, that there are no more than `most`, and that they ascend.
 pub fn ascending<T: PartialOrd + std::fmt::Display>(
-    source: Source<'_>,
+    source: &Source<'_>,
     field: &str,
     values: &[T],
     most: usize,
@@ -230,7 +230,7 @@ pub fn ascending<T: PartialOrd + std::fmt::Display>(
 }
 
 /// Checks `run.loads_per_second`, offered for `seconds` each.
-pub fn loads(source: Source<'_>, loads: &[f64], seconds: f64) -> Result<(), ScenarioError> {
+pub fn loads(source: &Source<'_>, loads: &[f64], seconds: f64) -> Result<(), ScenarioError> {
     let field = "run.loads_per_second";
     ascending(source, field, loads, LOADS_MAX)?;
     few_requests(source, field, loads[loads.len() - 1], seconds)
@@ -238,7 +238,7 @@ pub fn loads(source: Source<'_>, loads: &[f64], seconds: f64) -> Result<(), Scen
 
 /// Refuses more requests in a point of `seconds` than memory and patience allow.
 pub fn few_requests(
-    source: Source<'_>,
+    source: &Source<'_>,
     field: &str,
     rate: f64,
     seconds: f64,
@@ -254,7 +254,7 @@ pub fn few_requests(
 }
 
 /// Refuses too few rounds; 0 is allowed where it is the default.
-pub fn rounds(source: Source<'_>, rounds: u32, default: u32) -> Result<(), ScenarioError> {
+pub fn rounds(source: &Source<'_>, rounds: u32, default: u32) -> Result<(), ScenarioError> {
     if rounds >= ROUNDS_MIN || rounds == default {
         return Ok(());
     }
@@ -267,7 +267,7 @@ pub fn rounds(source: Source<'_>, rounds: u32, default: u32) -> Result<(), Scena
 
 /// The warm-up of a point of `seconds`: as written, or the usual one, but no more than half of the point.
 pub fn warmup(
-    source: Source<'_>,
+    source: &Source<'_>,
     written: Option<f64>,
     seconds: f64,
 ) -> Result<f64, ScenarioError> {

@@ -107,7 +107,7 @@ pub fn keep_when_interrupted(journal: &Arc<Journal>) -> Result<(), Failure> {
 /// The file of an experiment, and the program to start as its agent.
 #[derive(Clone, Copy, Debug)]
 pub struct Wished<'a> {
-    pub source: Source<'a>,
+    pub source: &'a Source<'a>,
     pub agent: Option<&'a OwnAgent>,
 }
 
@@ -258,7 +258,7 @@ impl Kinds {
         if agent.is_some() && !kind.takes_agent {
             return Err(ScenarioError::meaning(path, 1, NO_AGENT.to_owned()));
         }
-        (kind.read)(&Wished { source: Source::new(path, text), agent })
+        (kind.read)(&Wished { source: &Source::new(path, text), agent })
     }
 }
 

@@ -132,7 +132,7 @@ impl Plan {
     ) -> Result<Plan, Failure> {
         let wrong = |error: ScenarioError| Failure::Scenario(error.to_string());
         if has_points(path, text) {
-            let read = |text: &str| scenario_of(Source::new(path, text), agent);
+            let read = |text: &str| scenario_of(&Source::new(path, text), agent);
             let sweep = parse_sweep(path, text, &read).map_err(wrong)?;
             Plan::of_points(path, text, version, &sweep)
         } else {

@@ -68,7 +68,7 @@ struct Run {
 }
 
 /// Reads a file, and checks what the types cannot.
-fn read(source: Source<'_>) -> Result<Pipe, ScenarioError> {
+fn read(source: &Source<'_>) -> Result<Pipe, ScenarioError> {
     let pipe: Pipe = source.read()?;
     ascending(source, "run.bytes", &pipe.run.bytes, 100)?;
     Ok(pipe)

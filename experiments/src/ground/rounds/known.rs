@@ -104,7 +104,7 @@ struct Row {
 
 fn rows() -> Vec<Row> {
     let parsed = crate::kinds::requests::scenario::read(
-        wave_scenario::Source::new(Path::new("rocksdb-fifo.toml"), SCENARIO),
+        &wave_scenario::Source::new(Path::new("rocksdb-fifo.toml"), SCENARIO),
         policies::NAMES,
     );
     let scenario = parsed.unwrap();

@@ -131,7 +131,7 @@ pub struct Managed {
     pub refaults_percent: Option<f64>,
 }
 
-pub fn read(source: Source<'_>) -> Result<Memory, ScenarioError> {
+pub fn read(source: &Source<'_>) -> Result<Memory, ScenarioError> {
     let mut memory: Memory = source.read()?;
     let (written, most) = (memory.run.warmup_seconds, memory.run.seconds - 1.0);
     if let Some(warmup) = written.filter(|warmup| !(0.0..=most).contains(warmup)) {
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     fn read_text(text: &str) -> Result<Memory, ScenarioError> {
-        read(Source::new(Path::new("m.toml"), text))
+        read(&Source::new(Path::new("m.toml"), text))
     }
 
     const GOOD: &str = "name = \"m\"\nkind = \"memory\"\n[workload]\ncache = \"1GiB\"\n[run]\nseconds = 60\n\

@@ -283,7 +283,7 @@ mod tests {
              policy = \"sol:shortest_ms=600\"\n",
             HOT_SHARE
         );
-        crate::kinds::memory::scenario::read(wave_scenario::Source::new(
+        crate::kinds::memory::scenario::read(&wave_scenario::Source::new(
             Path::new("small.toml"),
             &text,
         ))

@@ -305,7 +305,7 @@ link = "model:mount-evans"
     fn variants_are_compared_with_the_ideal_and_the_reference() {
         let file = Path::new("x.toml");
         let scenario = crate::kinds::requests::scenario::read(
-            wave_scenario::Source::new(file, SCENARIO),
+            &wave_scenario::Source::new(file, SCENARIO),
             policies::NAMES,
         )
         .unwrap();

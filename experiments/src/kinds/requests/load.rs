@@ -142,7 +142,7 @@ prestage = 4
 
     fn scenario() -> Scenario {
         crate::kinds::requests::scenario::read(
-            wave_scenario::Source::new(Path::new("x.toml"), SCENARIO),
+            &wave_scenario::Source::new(Path::new("x.toml"), SCENARIO),
             wave_sched::policies::NAMES,
         )
         .unwrap()

@@ -58,7 +58,7 @@ pub(crate) fn has_points(path: &Path, text: &str) -> bool {
 /// # Errors
 /// The line at fault, and why.
 pub(crate) fn scenario_of(
-    source: Source<'_>,
+    source: &Source<'_>,
     own: Option<&OwnAgent>,
 ) -> Result<Scenario, ScenarioError> {
     let Some(own) = own else { return scenario::read(source, policies::NAMES) };

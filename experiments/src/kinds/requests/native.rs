@@ -172,7 +172,7 @@ mod tests {
             "name = \"x\"\nkind = \"{kind}\"\n[run]\nloads_per_second = [1]\n[host]\n{host}\n[[variant]]\n\
              name = \"a\"\nplacement = \"offload\"\npolicy = \"fifo\"\n"
         );
-        read(Source::new(Path::new("x.toml"), &text), wave_sched::policies::NAMES).unwrap()
+        read(&Source::new(Path::new("x.toml"), &text), wave_sched::policies::NAMES).unwrap()
     }
 
     #[test]

@@ -46,7 +46,7 @@ impl Native {
         progress: &Progress,
     ) -> Result<Native, Failure> {
         let parsed = crate::kinds::requests::scenario::read(
-            wave_scenario::Source::new(Path::new("ladder.toml"), LADDER),
+            &wave_scenario::Source::new(Path::new("ladder.toml"), LADDER),
             policies::NAMES,
         );
         let mut base = parsed.map_err(|error| Failure::Scenario(error.to_string()))?;

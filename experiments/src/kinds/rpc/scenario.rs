@@ -209,7 +209,7 @@ impl Stack {
     }
 }
 
-pub fn read(source: Source<'_>) -> Result<Rpc, ScenarioError> {
+pub fn read(source: &Source<'_>) -> Result<Rpc, ScenarioError> {
     let mut rpc: Rpc = source.read()?;
     let run = &mut rpc.run;
     run.warmup_seconds = Some(warmup(source, run.warmup_seconds, run.seconds)?);
@@ -234,7 +234,7 @@ pub fn read(source: Source<'_>) -> Result<Rpc, ScenarioError> {
 
 impl Stack {
     /// Checks the fields, and fills in what depends on the placement. `at` is the variant's path in the file.
-    fn check(&mut self, source: Source<'_>, at: &str) -> Result<(), ScenarioError> {
+    fn check(&mut self, source: &Source<'_>, at: &str) -> Result<(), ScenarioError> {
         use RpcPlacement::{OffloadAll, OnhostAll, OnhostScheduler, Sidecar, Tonic};
 
         let Stack { placement, .. } = *self;
@@ -331,7 +331,7 @@ mod tests {
     use super::*;
 
     fn read_text(text: &str) -> Result<Rpc, ScenarioError> {
-        read(Source::new(Path::new("r.toml"), text))
+        read(&Source::new(Path::new("r.toml"), text))
     }
 
     const GOOD: &str = "name = \"r\"\nkind = \"rpc\"\n[workload]\nget_us = 20\n[run]\nseconds = 2\n\

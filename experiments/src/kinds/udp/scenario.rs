@@ -79,7 +79,7 @@ pub struct Host {
     pub link: Link,
 }
 
-pub fn read(source: Source<'_>) -> Result<Udp, ScenarioError> {
+pub fn read(source: &Source<'_>) -> Result<Udp, ScenarioError> {
     let mut udp: Udp = source.read()?;
     udp.host.link = udp.host.link.beside(source.path);
     ascending(source, "run.outstanding", &udp.run.outstanding, VALUES_MAX)?;
@@ -104,7 +104,7 @@ mod tests {
     const TEXT: &str = "name = \"x\"\nkind = \"udp\"\n[run]\noutstanding = [1, 3]\n";
 
     fn read_text(text: &str) -> Result<Udp, ScenarioError> {
-        read(Source::new(Path::new("x.toml"), text))
+        read(&Source::new(Path::new("x.toml"), text))
     }
 
     #[test]

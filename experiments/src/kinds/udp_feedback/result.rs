@@ -230,7 +230,7 @@ mod tests {
         let high = both(2.0, &with, &[measured(100.0)]);
         let text = include_str!("../../../../scenarios/udp-feedback.toml");
         let scenario =
-            super::super::scenario::read(Source::new(Path::new("udp-feedback.toml"), text))
+            super::super::scenario::read(&Source::new(Path::new("udp-feedback.toml"), text))
                 .unwrap();
         let result = |busy| {
             let named = (&*scenario.name, scenario.description.as_str());

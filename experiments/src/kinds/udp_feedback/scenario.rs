@@ -95,7 +95,7 @@ pub struct Host {
     pub link: Link,
 }
 
-pub fn read(source: Source<'_>) -> Result<UdpFeedback, ScenarioError> {
+pub fn read(source: &Source<'_>) -> Result<UdpFeedback, ScenarioError> {
     let mut feedback: UdpFeedback = source.read()?;
     feedback.host.link = feedback.host.link.beside(source.path);
     let run = &mut feedback.run;
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     fn read_text(text: &str) -> Result<UdpFeedback, ScenarioError> {
-        read(Source::new(Path::new("x.toml"), text))
+        read(&Source::new(Path::new("x.toml"), text))
     }
 
     const TEXT: &str = "name = \"x\"\nkind = \"udp-feedback\"\n[run]\nloads = [0.5, 2]\n";

@@ -212,7 +212,7 @@ mod tests {
 
     fn scenario() -> UdpPreemption {
         let text = include_str!("../../../../scenarios/mtg-fig2.toml");
-        super::scenario::read(Source::new(Path::new("mtg-fig2.toml"), text)).unwrap()
+        super::scenario::read(&Source::new(Path::new("mtg-fig2.toml"), text)).unwrap()
     }
 
     #[test]

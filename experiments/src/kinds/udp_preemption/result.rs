@@ -405,7 +405,7 @@ mod tests {
     fn result(done: u64) -> PreemptionResult {
         let text = include_str!("../../../../scenarios/mtg-fig2.toml");
         let scenario =
-            super::super::scenario::read(Source::new(Path::new("mtg-fig2.toml"), text)).unwrap();
+            super::super::scenario::read(&Source::new(Path::new("mtg-fig2.toml"), text)).unwrap();
         // The machine was twice as slow in the second round.
         let rounds = |p99_ns: u64, done| vec![measured(p99_ns, done), measured(2 * p99_ns, done)];
         let with = vec![rounds(20_000, 100), rounds(30_000, 50)];

@@ -103,7 +103,7 @@ pub struct Host {
     pub link: Link,
 }
 
-pub fn read(source: Source<'_>) -> Result<UdpPreemption, ScenarioError> {
+pub fn read(source: &Source<'_>) -> Result<UdpPreemption, ScenarioError> {
     let mut found: UdpPreemption = source.read()?;
     found.host.link = found.host.link.beside(source.path);
     let Workload { short_us, long_us, .. } = found.workload;
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     fn read_text(text: &str) -> Result<UdpPreemption, ScenarioError> {
-        read(Source::new(Path::new("x.toml"), text))
+        read(&Source::new(Path::new("x.toml"), text))
     }
 
     const TEXT: &str =

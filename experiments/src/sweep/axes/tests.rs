@@ -25,7 +25,7 @@ const BEFORE: usize = 15;
 
 fn sweep_of(text: &str) -> Result<Sweep<Scenario>, ScenarioError> {
     let path = Path::new("scenarios/x.toml");
-    parse_sweep(path, text, &|text| read(Source::new(path, text), &["fifo", "shinjuku"]))
+    parse_sweep(path, text, &|text| read(&Source::new(path, text), &["fifo", "shinjuku"]))
 }
 
 /// [`BASE`] with `axes` in its sweep.

@@ -614,7 +614,7 @@ pub(super) mod tests {
     fn result(ran: Vec<Ran>) -> MemoryResult {
         let text = "name = \"m\"\nkind = \"memory\"\n[workload]\ngets_per_second = 1000\n\
                     [[variant]]\nname = \"without\"\n[[variant]]\nname = \"sol\"\npolicy = \"sol\"\n";
-        let memory = crate::kinds::memory::scenario::read(wave_scenario::Source::new(
+        let memory = crate::kinds::memory::scenario::read(&wave_scenario::Source::new(
             Path::new("m.toml"),
             text,
         ))

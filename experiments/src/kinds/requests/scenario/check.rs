@@ -19,7 +19,7 @@ const LADDER_LOAD: &str = "kind = \"ladder\" needs one load in `run.loads_per_se
 ///
 /// # Errors
 /// Says which file, which line and why. All are mistakes of the file's author, with exit code 2.
-pub fn read(source: Source<'_>, policies: &[&str]) -> Result<Scenario, ScenarioError> {
+pub fn read(source: &Source<'_>, policies: &[&str]) -> Result<Scenario, ScenarioError> {
     let mut form: Form = source.read()?;
     let kind = kind(&form, source)?;
     run(&mut form.run, kind, source)?;
@@ -43,7 +43,7 @@ pub fn read(source: Source<'_>, policies: &[&str]) -> Result<Scenario, ScenarioE
 }
 
 /// A relative path starts from the scenario's directory.
-fn machine(name: &str, source: Source<'_>) -> Result<Machine, ScenarioError> {
+fn machine(name: &str, source: &Source<'_>) -> Result<Machine, ScenarioError> {
     if name.ends_with(".toml") {
         let directory = source.path.parent().unwrap_or(source.path);
         return Ok(Machine::File(directory.join(name)));
@@ -60,7 +60,7 @@ fn machine(name: &str, source: Source<'_>) -> Result<Machine, ScenarioError> {
     Err(source.refuse("host.machine", why))
 }
 
-fn kind(form: &Form, source: Source<'_>) -> Result<Kind, ScenarioError> {
+fn kind(form: &Form, source: &Source<'_>) -> Result<Kind, ScenarioError> {
     for (table, kind) in
         [("crash", KindName::Crash), ("enclaves", KindName::Enclaves), ("chaos", KindName::Chaos)]
     {
@@ -89,7 +89,7 @@ fn kind(form: &Form, source: Source<'_>) -> Result<Kind, ScenarioError> {
     }
 }
 
-fn workload(workload: &Workload, source: Source<'_>) -> Result<(), ScenarioError> {
+fn workload(workload: &Workload, source: &Source<'_>) -> Result<(), ScenarioError> {
     let classes = &workload.classes;
     if classes.is_empty() {
         let why = "`workload.classes` is empty, expected at least one class";
@@ -107,7 +107,7 @@ fn workload(workload: &Workload, source: Source<'_>) -> Result<(), ScenarioError
     Ok(())
 }
 
-fn run(run: &mut Run, kind: Kind, source: Source<'_>) -> Result<(), ScenarioError> {
+fn run(run: &mut Run, kind: Kind, source: &Source<'_>) -> Result<(), ScenarioError> {
     if let Kind::Crash(crash) = kind {
         return crash_run(run, crash, source);
     }
@@ -183,7 +183,7 @@ fn run(run: &mut Run, kind: Kind, source: Source<'_>) -> Result<(), ScenarioErro
 }
 
 /// A run with crashes is as long as its kills.
-fn crash_run(run: &mut Run, crash: Crash, source: Source<'_>) -> Result<(), ScenarioError> {
+fn crash_run(run: &mut Run, crash: Crash, source: &Source<'_>) -> Result<(), ScenarioError> {
     let own =
         ["seconds", "loads_per_second", "rounds", "refine", "search", "equal_cores", "compare"];
     let own = own.map(|field| format!("run.{field}"));

@@ -21,7 +21,7 @@ link = "model:mount-evans"
 "#;
 
 fn parse_text(text: &str) -> Result<Scenario, ScenarioError> {
-    read(Source::new(Path::new("scenarios/x.toml"), text), POLICIES)
+    read(&Source::new(Path::new("scenarios/x.toml"), text), POLICIES)
 }
 
 fn message(text: &str) -> String {
@@ -57,7 +57,7 @@ fn shipped_scenarios_are_accepted_and_named_after_their_files() {
         }
         // A file with a [sweep] is many scenarios; of the others, each is exactly one.
         let shipped = wave_sched::policies::NAMES;
-        let read = |text: &str| read(Source::new(&file, text), shipped);
+        let read = |text: &str| read(&Source::new(&file, text), shipped);
         let sweep = parse_sweep(&file, &text, &read).unwrap_or_else(|error| panic!("{error}"));
         let scenario = &sweep.expansions[0].scenario;
         named(&scenario.name, &scenario.description);
@@ -68,7 +68,7 @@ fn shipped_scenarios_are_accepted_and_named_after_their_files() {
 fn demonstration_takes_less_than_a_minute() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios/rocksdb-fifo.toml");
     let text = std::fs::read_to_string(&file).unwrap();
-    let scenario = read(Source::new(&file, &text), POLICIES).unwrap();
+    let scenario = read(&Source::new(&file, &text), POLICIES).unwrap();
     let loads = &scenario.run.loads_per_second;
     let turns = loads.len() * scenario.variants.len() * scenario.run.rounds as usize;
     assert!(scenario.run.seconds * turns as f64 <= 45.0 && scenario.run.rounds >= 20);

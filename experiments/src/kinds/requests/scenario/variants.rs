@@ -15,7 +15,7 @@ use crate::ground::fields::distinct_names;
 pub(super) fn check(
     form: &Form,
     kind: Kind,
-    source: Source<'_>,
+    source: &Source<'_>,
     policies: &[&str],
 ) -> Result<Vec<Variant>, ScenarioError> {
     let least = if kind == Kind::Ladder { 2 } else { 1 };
@@ -49,7 +49,7 @@ struct Written<'a> {
     /// Values for every variant that does not override them.
     host: &'a form::Host,
     kind: Kind,
-    source: Source<'a>,
+    source: &'a Source<'a>,
     policies: &'a [&'a str],
 }
 

@@ -29,7 +29,7 @@ link = "model:mount-evans"
 fn scenario(kind: &str, loads: &str, more: &str) -> Scenario {
     let text = TEXT.replace("KIND", kind).replace("LOADS", loads) + more;
     crate::kinds::requests::scenario::read(
-        wave_scenario::Source::new(Path::new("small.toml"), &text),
+        &wave_scenario::Source::new(Path::new("small.toml"), &text),
         policies::NAMES,
     )
     .unwrap()
@@ -121,7 +121,7 @@ fn killed_and_stopped_agents_lose_no_request() {
     let times = "[crash]\nkills = 4\nevery_ms = 100\nload_per_second = 40_000\n";
     let text = TEXT.replace("KIND", "crash").replace("LOADS", "").replace("seconds = 0.012\n", "");
     let crash = crate::kinds::requests::scenario::read(
-        wave_scenario::Source::new(Path::new("small.toml"), &(text + times)),
+        &wave_scenario::Source::new(Path::new("small.toml"), &(text + times)),
         policies::NAMES,
     )
     .unwrap();

@@ -33,7 +33,7 @@ fn scenario(variants: &[(&str, &str, &str, &str)]) -> Rpc {
         )
     };
     let text = TEXT.to_owned() + &variants.iter().map(variant).collect::<String>();
-    crate::kinds::rpc::scenario::read(wave_scenario::Source::new(Path::new("x.toml"), &text))
+    crate::kinds::rpc::scenario::read(&wave_scenario::Source::new(Path::new("x.toml"), &text))
         .unwrap()
 }
 
