@@ -10,11 +10,11 @@ use wave_core::link::{Doorbell, Home, Port, Side, Waiter};
 use wave_core::note::queue::NOTES;
 use wave_core::subsystem::SubsystemId;
 use wave_links::memory::stay_resident;
-use wave_links::say;
 use wave_links::socket::{Connection, ReceivedOffer, SocketError};
 use wave_links::{
     AnyBell, AnyPort, DeviceBell, EventFd, LinkError, LinkSpec, MapError, Memory, SocketBell,
 };
+use wave_process::say;
 
 use crate::device::{DeviceError, DeviceLine};
 

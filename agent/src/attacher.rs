@@ -12,7 +12,7 @@ use std::time::Duration;
 use wave_links::socket::SocketError;
 
 use crate::attach::AttachError;
-use wave_links::say;
+use wave_process::say;
 
 /// Interval between attempts to attach.
 const POLL_EVERY: Duration = Duration::from_millis(100);

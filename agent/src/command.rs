@@ -14,8 +14,8 @@ use wave_confine::{Profile, User};
 use wave_core::control::Revoked;
 use wave_core::log::Header;
 use wave_core::policy::Policy;
-use wave_links::say;
-use wave_links::words::counted;
+use wave_process::say;
+use wave_process::words::counted;
 
 use crate::attach::{Attached, Wanted, attach_as};
 use crate::confine;
@@ -333,7 +333,7 @@ impl Deciding {
             }
         };
         // Returns the pages that parsing the command line used.
-        wave_links::heap::release();
+        wave_process::heap::release();
         let (log, end) = log.unzip();
         let left = caught(|| match log {
             None => run_announced(attached, policy, (), seat, &mut front, announce),

@@ -1,7 +1,7 @@
 //! Confines an agent after its set-up.
 
 use wave_confine::{Confined, Limited, Profile, Role};
-use wave_links::say;
+use wave_process::say;
 
 use crate::command::{AgentArgs, leave_with_parent};
 use crate::registry::Registry;

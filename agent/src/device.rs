@@ -13,9 +13,9 @@ use wave_core::link::{Doorbell, Home, Port, Side, Waiter};
 use wave_links::memory::{PAGE_BYTES, Page};
 use wave_links::pci::ivshmem::Peer;
 use wave_links::pci::mailbox::{self, AgentEnd, Greeting, NoOffer, Offer, Place};
-use wave_links::say;
 use wave_links::shm::ShmWindow;
 use wave_links::{DeviceBell, LinkSpec, Memory};
+use wave_process::say;
 
 use crate::attach::{AttachError, Attached, HostBell, HostLine, OwnBell, Wanted};
 

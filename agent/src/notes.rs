@@ -11,9 +11,9 @@ use wave_core::clock::Nanos;
 use wave_core::link::{Doorbell, Side, Waiter};
 use wave_core::note::queue::NoteReceiver;
 use wave_core::policy::{Note, Progress};
-use wave_links::say;
 use wave_links::socket::{Connection, SocketError};
 use wave_links::{AnyPort, EventFd, SocketBell};
+use wave_process::say;
 
 use crate::attach::{AttachError, Opened, OwnBell, Wanted, open};
 use crate::attacher::Attacher;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::builder::{PathBufValueParser, TypedValueParser, ValueParser, ValueParserFactory};
 use clap::error::{Error, ErrorKind};
 use clap::{ArgMatches, Id};
-use wave_links::outputs::{Output, OutputError};
+use wave_process::outputs::{Output, OutputError};
 
 /// A file that a command writes, as its user named it. A path that must not be overwritten (a directory, a socket, a block device)
 /// is refused when the command line is parsed. [`checked`] refuses inputs of the same command.

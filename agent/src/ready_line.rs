@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use wave_core::clock::Nanos;
 use wave_core::layout::Config;
-use wave_links::say;
-use wave_links::words::counted;
+use wave_process::say;
+use wave_process::words::counted;
 
 /// How long an attached host may take to be ready before that is reported.
 const SILENCE: Nanos = Nanos::from_millis(2_000);

@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{FlockOperation, flock};
 use wave_core::log::{Header, LogWriter};
-use wave_links::outputs::{Output, OutputError};
-use wave_links::say;
+use wave_process::outputs::{Output, OutputError};
+use wave_process::say;
 
 /// Takes the bytes of a log.
 pub type LogSink = Box<dyn FnMut(&[u8]) + Send>;
@@ -26,7 +26,7 @@ impl LogEnd {
 }
 
 /// Begins the log of one agent at `path`. It replaces an older file at once
-/// ([`Output::below_a_folder`](wave_links::outputs::Output::below_a_folder)).
+/// ([`Output::below_a_folder`](wave_process::outputs::Output::below_a_folder)).
 ///
 /// The log is written by the agent's own thread, [`wave_core::log::BUFFER_BYTES`] at a time and
 /// whenever the agent rests. If a write fails, one line on stderr says so, the log ends

@@ -10,8 +10,8 @@ use wave_core::cores::Service;
 use wave_core::link::{Doorbell, Port};
 use wave_core::policy::{Note, Policy, Progress};
 use wave_core::watchdog::Starved;
-use wave_links::words::counted;
-use wave_links::{Yields, say};
+use wave_process::words::counted;
+use wave_process::{Yields, say};
 
 use crate::attach::{Attached, HostLine, OwnBell};
 use crate::command::AgentArgs;
@@ -45,7 +45,7 @@ impl Seat {
         if args.share_cpu {
             return Seat::Shared;
         }
-        let cpus = wave_links::cpus::allowed().map_or(usize::MAX, |cpus| cpus.len());
+        let cpus = wave_process::cpus::allowed().map_or(usize::MAX, |cpus| cpus.len());
         if args.cpu.is_some() || cpus > others {
             return Seat::Own;
         }

@@ -21,9 +21,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use wave_core::clock::Nanos;
 use wave_core::outcome::Code;
-use wave_links::places;
-use wave_links::words::counted;
 use wave_linux::sched::{self, Enclave, Options, Stats, cpus};
+use wave_process::places;
+use wave_process::words::counted;
 use wave_workloads::cpu;
 
 use wave_compare::{PerRound, in_turns, quantile};

@@ -10,7 +10,7 @@ use std::sync::{Arc, mpsc};
 use serde_json::{Value, json};
 use wave_compare::PerRound;
 use wave_experiments::measure::{ns_per, pin};
-use wave_links::cpus;
+use wave_process::cpus;
 
 /// Lines of a ring: as many as a queue has entries.
 const RING: usize = 1024;

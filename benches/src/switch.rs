@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use wave_agent::{Registry, Seat, attach, run};
 use wave_compare::{PerRound, in_turns};
 use wave_core::clock::Nanos;
-use wave_links::places;
+use wave_process::places;
 use wave_user::{Enclave, Mode, Options};
 
 use wave_experiments::measure::{pin, two_cpus};

@@ -179,7 +179,7 @@ fn fronts_with_connection_cores_and_notes_are_confined_and_serve() {
     let mut server = Running::start(&format!("serve kv --offload {socket} --keys 1000 --quiet"));
     assert!(server.first_line().starts_with("Serving"));
     is_confined(server.pid(), 0);
-    let cpu = wave_links::cpus::allowed().unwrap()[0];
+    let cpu = wave_process::cpus::allowed().unwrap()[0];
     let listens = format!("agent --rpc {socket} --listen 127.0.0.1:0 --connection-cpus {cpu}");
     let mut front =
         Running::start(&format!("{listens} --share-cpu --notes {notes} --notes-allow 65534"));

@@ -370,7 +370,7 @@ fn lists_for_memcached_are_checked() {
 /// A short run of `wave fuzz udp`.
 #[test]
 fn flood_of_datagrams_causes_no_crash_and_no_failed_request() {
-    if wave_links::cpus::allowed().unwrap().len() < 2 {
+    if wave_process::cpus::allowed().unwrap().len() < 2 {
         return wave_skip::skip("wave fuzz udp: it needs two CPUs");
     }
     let mut command = wave("fuzz udp --datagrams 20000 --rate 10000 --json");

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use nix::sched::{CloneFlags, unshare};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
-use wave_links::cpus;
+use wave_process::cpus;
 use wave_skip::skip;
 
 /// How a command is run.

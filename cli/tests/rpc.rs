@@ -82,7 +82,7 @@ fn interop_tests_pass_over_the_smallest_queues() {
 
 #[test]
 fn interop_tests_pass_with_a_connection_core() {
-    let cpu = wave_links::cpus::allowed().unwrap()[0];
+    let cpu = wave_process::cpus::allowed().unwrap()[0];
     passes("split", 1024, &format!("--connection-cpus {cpu}"));
 }
 
@@ -119,7 +119,7 @@ fn interop_tests_of_grpc_go_pass_also_with_two_connection_cores_and_tls() {
             "no grpc-go interop client; .ci/run builds one, with Go, and names it by {GO_CLIENT}"
         ));
     };
-    let cpus = wave_links::cpus::allowed().unwrap();
+    let cpus = wave_process::cpus::allowed().unwrap();
     let two = format!("--connection-cpus {},{}", cpus[0], cpus[cpus.len() - 1]);
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../fronts/grpc/tests/front");
     let tls = format!("--tls-cert {folder}/test-only.crt --tls-key {folder}/test-only.key");

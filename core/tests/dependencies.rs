@@ -9,6 +9,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 /// Crates that may contain `unsafe`.
 const UNSAFE: &[&str] = &[
     "confine",
+    "process",
     "links",
     "wires",
     "hosts/user",
@@ -73,21 +74,25 @@ fn may_use(from: &str, to: &str) -> bool {
         "core" | "clients" | "compare" | "confine" => &[],
         // The clients that send its loads.
         "workloads" => &["clients"],
-        "subsystems" | "links" => &["core"],
+        "subsystems" | "process" => &["core"],
+        "links" => &["core", "process"],
         // Payloads to send lie in a host's payload memory.
         "wires" => &["core", "links"],
-        "agent" => &["core", "links", "subsystems", "confine"],
-        "fronts" => &["core", "links", "wires", "subsystems", "agent", "clients", "confine"],
-        "hosts" => &["core", "links", "subsystems"],
+        "agent" => &["core", "process", "links", "subsystems", "confine"],
+        "fronts" => {
+            &["core", "process", "links", "wires", "subsystems", "agent", "clients", "confine"]
+        }
+        "hosts" => &["core", "process", "links", "subsystems"],
         "scripts" => &["core", "subsystems", "hosts"],
-        "lab" => &["core", "links", "subsystems", "agent"],
+        "lab" => &["core", "process", "subsystems", "agent"],
         // A user's subsystem, and a user's kind of experiment.
         "docs" => &["core", "agent", "compare", "experiments", "lab", "report", "scenario"],
         "report" => &["workloads", "compare", "lab"],
-        "scenario" => &["links"],
+        "scenario" => &["process"],
         "apps" => &[
             "confine",
             "core",
+            "process",
             "links",
             "subsystems",
             "agent",
@@ -98,6 +103,7 @@ fn may_use(from: &str, to: &str) -> bool {
         ],
         "experiments" => &[
             "core",
+            "process",
             "links",
             "subsystems",
             "agent",
@@ -111,6 +117,7 @@ fn may_use(from: &str, to: &str) -> bool {
         ],
         "bakeoff" => &[
             "core",
+            "process",
             "links",
             "subsystems",
             "hosts",
@@ -123,6 +130,7 @@ fn may_use(from: &str, to: &str) -> bool {
         ],
         "fuzz" => &[
             "core",
+            "process",
             "links",
             "wires",
             "subsystems",
@@ -135,6 +143,7 @@ fn may_use(from: &str, to: &str) -> bool {
         ],
         "paper" => &[
             "core",
+            "process",
             "links",
             "subsystems",
             "hosts",
@@ -149,6 +158,7 @@ fn may_use(from: &str, to: &str) -> bool {
         "benches" | "cli" => &[
             "confine",
             "core",
+            "process",
             "links",
             "wires",
             "subsystems",
@@ -170,6 +180,7 @@ fn may_use(from: &str, to: &str) -> bool {
         ],
         "xtask" => &[
             "core",
+            "process",
             "links",
             "subsystems",
             "agent",
@@ -235,8 +246,8 @@ fn only_marked_crates_contain_unsafe() {
 
 /// The guide's crate, which authors of policies build first.
 #[test]
-fn a_policy_of_ones_own_needs_at_most_62_packages() {
-    const PACKAGES_MAX: usize = 62;
+fn a_policy_of_ones_own_needs_at_most_63_packages() {
+    const PACKAGES_MAX: usize = 63;
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide/my-policy/Cargo.toml");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     // Unlike the graph in cargo's metadata, the tree has the features of a build without tests.

@@ -40,8 +40,8 @@ impl Failure {
     }
 }
 
-impl From<wave_links::outputs::OutputError> for Failure {
-    fn from(error: wave_links::outputs::OutputError) -> Failure {
+impl From<wave_process::outputs::OutputError> for Failure {
+    fn from(error: wave_process::outputs::OutputError) -> Failure {
         match error.exit_code() {
             2 => Failure::Scenario(error.to_string()),
             _ => Failure::cannot(error),

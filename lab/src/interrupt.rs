@@ -35,7 +35,7 @@ pub fn say(last_words: impl Fn() -> String + Send + 'static) -> Result<(), Failu
             }
             // The cursor may stand behind a progress bar or an echoed ^C. Standard error may have no reader.
             let line = if std::io::stderr().is_terminal() { "\n" } else { "" };
-            wave_links::say!("{line}{}", last_words().trim_end_matches('\n'));
+            wave_process::say!("{line}{}", last_words().trim_end_matches('\n'));
             let _ = signal_hook::low_level::emulate_default_handler(signal);
         }
     };

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use wave_links::say;
+use wave_process::say;
 
 /// Progress of a run: a bar on a terminal, a line per step elsewhere, nothing if the run is quiet.
 pub struct Progress {

@@ -2,7 +2,7 @@
 //!
 //! `println!` and `eprintln!` panic when a pipe is closed or a disk is full. When the reader of a command's output has closed the pipe
 //! (`wave doctor | head -1`), the command ends by SIGPIPE, as other programs do. Errors of standard error are ignored. [`print()`] and
-//! [`remark`] wait for a slow reader; serving processes use `wave_links::tell` and `wave_links::say` instead, which do not wait.
+//! [`remark`] wait for a slow reader; serving processes use `wave_process::tell` and `wave_process::say` instead, which do not wait.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
@@ -32,7 +32,7 @@ macro_rules! note {
 }
 
 pub use crate::{note, out};
-pub use wave_links::words::counted;
+pub use wave_process::words::counted;
 
 /// The name by which the program was started, without folders, for use in messages.
 pub fn program() -> String {

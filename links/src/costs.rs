@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 
-use crate::words::plain;
+use wave_process::words::plain;
 
 /// The links with built-in cost tables.
 const BUILTIN: [(&str, &str); 6] = [

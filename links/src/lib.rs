@@ -2,30 +2,20 @@
 //!
 //! Implements the core's link traits; knows nothing of queues, messages or what is being decided. [`memory`] is the window's
 //! file, [`payload`] a host's memory for bulk data. [`socket`] hands them over between two processes, and [`doorbell`] wakes
-//! the other side. [`shm`] and [`model`] are the links, [`costs`] the costs of a modelled one. [`cpus`] knows where threads may
-//! run, and [`places`] where files can lie out of reach of other users. [`outputs`] opens the files that commands
-//! write, [`lines`] writes lines of output without ever waiting, [`words`] puts counts into words, and [`Yields`]
-//! yields a CPU while that takes a short time.
+//! the other side. [`shm`] and [`model`] are the links, [`costs`] the costs of a modelled one, and [`measure`] measures them.
 
 mod ancillary;
 mod any;
 pub mod costs;
-pub mod cpus;
 pub mod doorbell;
 mod eviction;
-pub mod heap;
-pub mod lines;
 pub mod measure;
 pub mod memory;
 pub mod model;
-pub mod outputs;
 pub mod payload;
 pub mod pci;
-pub mod places;
 pub mod shm;
 pub mod socket;
-pub mod words;
-mod yields;
 
 pub use any::{AnyBell, AnyDma, AnyPort, AnyWindow, LinkError, LinkSpec};
 pub use costs::Costs;
@@ -33,4 +23,3 @@ pub use doorbell::{EventFd, SocketBell, poll, whole_milliseconds};
 pub use memory::{Lender, MapError, Memory};
 pub use payload::{LentPayload, Payload, Populator};
 pub use pci::DeviceBell;
-pub use yields::Yields;

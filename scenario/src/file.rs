@@ -16,7 +16,7 @@ use serde_path_to_error::{Path as FieldPath, Segment};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use wave_links::words::plain;
+use wave_process::words::plain;
 
 use super::error::{ScenarioError, line_of};
 

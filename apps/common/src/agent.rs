@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 use wave_agent::TURNED_OUT;
-use wave_links::say;
+use wave_process::say;
 use wave_user::Enclave;
 
 use crate::launch::{self, Process, START_PATIENCE};

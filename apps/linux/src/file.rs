@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use wave_core::clock::Nanos;
-use wave_links::cpus::Cpus;
 use wave_linux::sched::Group;
+use wave_process::cpus::Cpus;
 use wave_sched::policies;
 
 use super::{Part, Work};

@@ -21,8 +21,8 @@ use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use wave_core::clock::Nanos;
 use wave_core::snapshot::State;
-use wave_links::places;
 use wave_linux::sched::{self, DeviceOptions, Enclave, Options};
+use wave_process::places;
 
 pub use file::load;
 pub use report::Report;
@@ -30,7 +30,7 @@ use seats::Seat;
 use wave_apps::agent::AgentProcess;
 use wave_apps::recording::Log;
 use wave_lab::Failure;
-use wave_links::say;
+use wave_process::say;
 pub use work::Work;
 use work::{Ended, Started};
 

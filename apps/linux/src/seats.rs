@@ -1,6 +1,6 @@
 //! Assignment of CPUs: the enclaves' cores, and one CPU outside of them for each agent.
 
-use wave_links::cpus;
+use wave_process::cpus;
 
 use super::Part;
 use wave_lab::Failure;

@@ -12,12 +12,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use wave_links::places::own_dir;
+use wave_process::places::own_dir;
 
 use super::report::Report;
 
 /// Folder of the sockets; root's.
-pub use wave_links::places::ROOTS_RUNTIME_DIR as FOLDER;
+pub use wave_process::places::ROOTS_RUNTIME_DIR as FOLDER;
 const PREFIX: &str = "linux-";
 const SUFFIX: &str = ".sock";
 /// Longest time that either side waits for the other.

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
-use wave_links::say;
 use wave_linux::sched::{self, Enclave, Group, JoinError, TargetError};
+use wave_process::say;
 
 use wave_lab::Failure;
 use wave_lab::terminal::counted;

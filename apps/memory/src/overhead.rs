@@ -49,7 +49,7 @@ impl Before {
     /// Measures now, after freeing the heap's unused memory: otherwise a tool would get memory left behind by an earlier one
     /// for free.
     pub fn now() -> Before {
-        wave_links::heap::release();
+        wave_process::heap::release();
         Before { own: own_bytes("self").unwrap_or(0), maps: map_bytes() }
     }
 

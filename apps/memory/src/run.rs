@@ -13,11 +13,11 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use wave_confine::{Profile, Role, User};
 use wave_core::clock::Nanos;
 use wave_links::LinkSpec;
-use wave_links::say;
 use wave_linux::memory::{
     Backend, DeviceOptions, Enclave, Group, Limits, Options, StartError, Stats, Swap, SwapError,
     SwapUse, TargetError, Zram,
 };
+use wave_process::say;
 
 use super::agent;
 use super::overhead::Before;
@@ -123,7 +123,7 @@ pub fn run(wanted: &Wanted) -> Result<Ran, Failure> {
     if let Some(Started { child, .. }) = &command {
         groups.push(Group::Process(child.id() as i32));
     }
-    let socket = wave_links::places::socket("memory").map_err(Failure::cannot)?;
+    let socket = wave_process::places::socket("memory").map_err(Failure::cannot)?;
     let mut options = Options::new(socket, groups, wanted.strips);
     options.link = wanted.link.clone();
     agent::set_patience(&wanted.policy, &mut options.config)?;

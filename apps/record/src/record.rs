@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use wave_agent::OutputFile;
-use wave_links::cpus;
-use wave_links::outputs::{OutputError, Whole};
 use wave_linux::record::{History, RecordError, Recorder, Scope};
+use wave_process::cpus;
+use wave_process::outputs::{OutputError, Whole};
 use wave_sched::workload::{Header, Thread, VERSION, Workload};
 
 use wave_apps::{launch, machine};

@@ -53,7 +53,7 @@ impl Ours {
     }
 
     pub fn start(&self, pid: i32, places: Places) -> Result<HostAndAgent, Failure> {
-        let socket = wave_links::places::socket("bakeoff").map_err(Failure::cannot)?;
+        let socket = wave_process::places::socket("bakeoff").map_err(Failure::cannot)?;
         let mut options = Options::new(socket, vec![Group::Process(pid)], STRIPS);
         if !self.limits {
             options.limits = Limits::NONE;

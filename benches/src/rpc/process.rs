@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use wave_core::clock::Nanos;
-use wave_links::places;
+use wave_process::places;
 use wave_user::rpc::{Options, Server};
 use wave_workloads::grpc::onhost;
 

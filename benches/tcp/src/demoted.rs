@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use wave_compare::{PerRound, balanced_order};
-use wave_links::say;
+use wave_process::say;
 
 use crate::apps::{Build, can_run};
 use crate::client::{Load, REQUEST_BYTES};

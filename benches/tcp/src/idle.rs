@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use wave_compare::{PerRound, balanced_order};
-use wave_links::say;
+use wave_process::say;
 
 use crate::client::Load;
 use crate::cpu;

@@ -30,7 +30,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use serde_json::Value;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
-use wave_links::{say, tell};
+use wave_process::{say, tell};
 
 /// The allocator, which counts allocations for [`agent`].
 #[global_allocator]

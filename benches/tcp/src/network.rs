@@ -6,7 +6,7 @@ use std::process::Command;
 
 use nix::sched::{CloneFlags, setns, unshare};
 use tempfile::TempDir;
-use wave_links::say;
+use wave_process::say;
 
 use crate::client::{Load, set};
 use crate::cpu::{Snapshot, Spent, tree, two};

@@ -7,7 +7,7 @@ use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 use wave_lab::Failure;
 use wave_lab::terminal::{note, out};
-use wave_links::outputs::Output;
+use wave_process::outputs::Output;
 
 use super::Wave;
 

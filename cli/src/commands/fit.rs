@@ -14,7 +14,7 @@ use wave_lab::interrupt;
 use wave_lab::progress::Progress;
 use wave_lab::table;
 use wave_lab::terminal::{counted, note, out};
-use wave_links::outputs::Output;
+use wave_process::outputs::Output;
 use wave_sim::fit::intervals::{self, Intervals};
 use wave_sim::fit::offload::{self, Offload};
 use wave_sim::fit::{Difference, File, Fit, Found, Step};

@@ -9,9 +9,9 @@ use wave_agent::OutputFile;
 use wave_confine::User;
 use wave_core::link::Home;
 use wave_links::LinkSpec;
-use wave_links::words::plain;
 use wave_linux::memory::{Backend, DeviceOptions, Group, Limits};
 use wave_memory::policies;
+use wave_process::words::plain;
 
 use super::device::Way;
 use wave_app_memory::run::{Wanted, too_short};

@@ -8,7 +8,7 @@ use clap::{Args, CommandFactory};
 use wave_agent::Registry;
 use wave_lab::Failure;
 use wave_lab::terminal::note;
-use wave_links::outputs::Output;
+use wave_process::outputs::Output;
 use wave_scenario::reference::Field;
 
 use super::{Wave, scenarios};

@@ -7,8 +7,8 @@ use clap::{ArgGroup, Args};
 use rustix::fs::{Access, access};
 use wave_core::clock::Nanos;
 use wave_core::layout::CORES_MAX;
-use wave_links::cpus::Cpus;
 use wave_linux::sched::Group;
+use wave_process::cpus::Cpus;
 use wave_sched::policies;
 
 use super::device::DeviceArgs;

@@ -22,7 +22,7 @@ use wave_apps::machine;
 use wave_lab::interrupt;
 use wave_lab::progress::Progress;
 use wave_lab::terminal::{counted, note};
-use wave_links::places::existing_file;
+use wave_process::places::existing_file;
 use wave_report::Directory;
 use wave_report::model::Machine;
 

@@ -5,7 +5,7 @@ use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Paragraph, Row, Table};
-use wave_links::words::counted;
+use wave_process::words::counted;
 use wave_user::{EnclaveStats, Mode};
 use wave_workloads::recorder::{Latency, Recorded};
 

@@ -15,7 +15,7 @@ use wave_core::message::{Decision, Message};
 use wave_core::outcome::{Code, Outcome};
 use wave_core::policy::{Desk, Policy, Preemption, Progress};
 use wave_core::snapshot::Snapshot;
-use wave_links::places;
+use wave_process::places;
 use wave_sched::policies::fifo::Fifo;
 use wave_user::{Attributes, Enclave, Mode, MonotonicClock, Options, ThreadKind, preempt_point};
 

@@ -235,7 +235,7 @@ impl Manifest {
     /// Parses the manifest in `text`, if this program understands its format.
     pub fn parse(text: &str) -> Result<Manifest, String> {
         let manifest: Manifest = serde_json::from_str(text)
-            .map_err(|error| wave_links::words::plain(&error.to_string(), "an object"))?;
+            .map_err(|error| wave_process::words::plain(&error.to_string(), "an object"))?;
         if manifest.format != FORMAT {
             return Err(format!("its format is {}, this program's is {FORMAT}", manifest.format));
         }

@@ -8,7 +8,7 @@ use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use wave_agent::Seat;
 use wave_links::LinkSpec;
-use wave_links::cpus::Cpus;
+use wave_process::cpus::Cpus;
 
 use crate::front::RpcOptions;
 use crate::limits::Limits;

@@ -7,7 +7,7 @@ use clap::{Args, Parser};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use wave_agent::{AgentArgs, CPUS_BESIDE_FRONT, Registry, Seat, fail, serve_beside};
 use wave_confine::{Profile, Role};
-use wave_links::say;
+use wave_process::say;
 
 use crate::args::RpcArgs;
 use crate::front::{FrontError, Listening, RpcFront};

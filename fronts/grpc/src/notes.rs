@@ -9,9 +9,9 @@ use wave_core::layout::{Config, Layout, PROTOCOL_VERSION, write_header};
 use wave_core::link::{Home, Port, Side};
 use wave_core::note::queue::{NOTES, NoteSender, config};
 use wave_core::policy::Note;
-use wave_links::say;
 use wave_links::socket::{Connection, Listener, Offer, SocketError};
 use wave_links::{AnyPort, LinkSpec, Memory, SocketBell};
+use wave_process::say;
 
 /// Interval between checks for new and closed connections.
 const POLL_EVERY: Nanos = Nanos::from_millis(50);

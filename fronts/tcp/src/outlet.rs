@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::io;
 
-use wave_links::{LentPayload, say};
+use wave_links::LentPayload;
+use wave_process::say;
 use wave_tcp::datapath::{Packet, PartialChecksum, Payload, Segment, Ticket, Write};
 use wave_wires::{Checksum, CsumPlace, Frame, Offload, RawPart, Sent, Wire};
 

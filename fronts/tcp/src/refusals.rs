@@ -7,7 +7,7 @@ use std::fmt::Arguments;
 
 use serde_json::{Value, json};
 use wave_core::clock::Nanos;
-use wave_links::say;
+use wave_process::say;
 use wave_tcp::context::door::Cause;
 use wave_tcp::context::{Reason, Request, Trouble};
 use wave_tcp::control::Call;

@@ -8,7 +8,7 @@ use std::time::Instant;
 use clap::Args;
 use wave_agent::{AgentArgs, CPUS_BESIDE_FRONT, Registry, Seat, serve_beside};
 use wave_confine::{Profile, Role};
-use wave_links::say;
+use wave_process::say;
 
 use crate::front::{FrontError, UdpFront, UdpOptions};
 use crate::memcached::Prefix;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use wave_compare::PerRound;
-use wave_links::places;
+use wave_process::places;
 use wave_user::rpc::{Methods, Options, Server};
 use wave_workloads::udp::{Generator, Outcome, Settings};
 

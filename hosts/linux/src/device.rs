@@ -23,9 +23,9 @@ use wave_links::memory::PAGE_BYTES;
 use wave_links::pci::ivshmem::{REGISTER_DOORBELL, REGISTER_OWN_ID};
 use wave_links::pci::mailbox::{self, Greeting, HostEnd, Offer, Place};
 use wave_links::pci::{Access, Device, DeviceError};
-use wave_links::places::own_dir;
 use wave_links::shm::ShmWindow;
 use wave_links::{AnyPort, EventFd, LinkSpec, Memory};
+use wave_process::places::own_dir;
 
 use crate::window::Window;
 

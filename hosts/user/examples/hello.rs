@@ -11,7 +11,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wave_links::places;
+use wave_process::places;
 use wave_user::{Condvar, Enclave, Mutex, Options};
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -13,7 +13,8 @@ use wave_core::link::Side;
 use wave_host::{Candidate, Candidates, OfferError, Offered, create_window, offer};
 use wave_links::memory::Memory;
 use wave_links::socket::{Connection, Listener};
-use wave_links::{AnyBell, AnyPort, EventFd, LinkSpec, SocketBell, say};
+use wave_links::{AnyBell, AnyPort, EventFd, LinkSpec, SocketBell};
+use wave_process::say;
 
 use crate::shared::lock;
 

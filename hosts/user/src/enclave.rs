@@ -245,7 +245,7 @@ impl Enclave {
             let (pinned, is_pinned) = std::sync::mpsc::channel();
             let cpu = cpus.get(usize::from(index)).copied();
             let body = move || {
-                let _ = pinned.send(cpu.map_or(Ok(()), |cpu| wave_links::cpus::pin(&[cpu])));
+                let _ = pinned.send(cpu.map_or(Ok(()), |cpu| wave_process::cpus::pin(&[cpu])));
                 let core = Core::new(shared, index, cpu);
                 current::enter(&core, || core.run());
             };

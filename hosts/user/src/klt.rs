@@ -125,7 +125,7 @@ impl Klt {
     pub(crate) fn open(&self, core: &Core, id: u32, cpu: Option<usize>) {
         if let Some(cpu) = cpu
             && self.cpu.load(Ordering::Relaxed) != cpu
-            && wave_links::cpus::pin_thread(self.tid(), &[cpu]).is_ok()
+            && wave_process::cpus::pin_thread(self.tid(), &[cpu]).is_ok()
         {
             self.cpu.store(cpu, Ordering::Relaxed);
         }

@@ -1,6 +1,6 @@
 //! Pinning threads, and restoring their CPUs.
 
-pub(super) use crate::cpus::{allowed, pin};
+pub(super) use wave_process::cpus::{allowed, pin};
 
 /// Restores the calling thread's CPUs on drop. Must stay in its thread.
 pub(super) struct Pinned {

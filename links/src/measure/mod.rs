@@ -145,7 +145,7 @@ fn lines_of(
             let error = format!("offset {at} lies beyond the end of {}", path.display());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
         }
-        let page = crate::heap::page_bytes() as u64;
+        let page = wave_process::heap::page_bytes() as u64;
         let within = (at % page) as usize;
         let map = SharedMap::new(file.as_fd(), at - within as u64, within + LINE_BYTES)?;
         Ok((map, within / 8))

@@ -26,7 +26,7 @@ use wave_core::subsystem::SubsystemId;
 use crate::ancillary;
 use crate::doorbell::poll;
 use crate::memory::check;
-use crate::places::remove_socket;
+use wave_process::places::{is_dead, remove_socket};
 
 pub use self::error::SocketError;
 
@@ -528,17 +528,6 @@ pub fn remove_stale(path: &Path) -> Result<(), SocketError> {
     remove_socket(path, |found| (found.st_dev, found.st_ino) == dead)
         .map(|_| ())
         .map_err(|error| failed("remove the stale", error))
-}
-
-/// Whether nobody listens at a socket.
-pub(crate) fn is_dead(path: &Path) -> bool {
-    let Ok(probe) = socket() else { return false };
-    let answer = with_address(path, |address, length| {
-        // SAFETY: `address` is valid for reads of `length` bytes.
-        check(unsafe { libc::connect(probe.as_raw_fd(), address, length) })
-    });
-    let refused = [Some(libc::ECONNREFUSED), Some(libc::ENOENT)];
-    matches!(answer, Ok(Err(error)) if refused.contains(&error.raw_os_error()))
 }
 
 /// Calls `use_address` with the socket address of `path`.

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use wave_links::pci::ivshmem::Server;
-use wave_links::places::own_dir;
+use wave_process::places::own_dir;
 
 use super::machine::Wanted;
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use wave_compare::{Better, PerRound, balanced_order};
-use wave_links::say;
+use wave_process::say;
 
 use crate::echo::of_shape;
 use crate::network::{Chunk, Network, Place, Stack};

@@ -15,9 +15,9 @@ use signal_hook::iterator::Signals;
 use wave_agent::OutputFile;
 use wave_confine::{Limited, Profile, Role};
 use wave_grpc::listen_address;
-use wave_links::cpus::Cpus;
-use wave_links::say;
-use wave_links::words::counted;
+use wave_process::cpus::Cpus;
+use wave_process::say;
+use wave_process::words::counted;
 use wave_user::rpc::{Options, Server};
 use wave_workloads::grpc::onhost::OnHost;
 use wave_workloads::grpc::store::Store;
@@ -205,7 +205,7 @@ fn interop(args: &InteropArgs) -> Result<(), Failure> {
     let server = Server::start(options, interop::methods()).map_err(Failure::cannot)?;
     seal(Some(limited))?;
     let socket = args.offload.display();
-    wave_links::tell!(
+    wave_process::tell!(
         "Serving grpc.testing.TestService at {socket}; Ctrl-C ends it\nNext: {}",
         next(&socket, "127.0.0.1:50051")
     );
@@ -259,15 +259,15 @@ fn tell(args: &KvArgs, place: &str, name: &str, threads: usize) {
             "value_bytes": args.value_bytes,
         });
         told[place] = name.into();
-        wave_links::tell!("{told}");
+        wave_process::tell!("{told}");
     } else {
-        wave_links::tell!(
+        wave_process::tell!(
             "Serving {} at {name} ({placement}, threads: {threads}); Ctrl-C ends it",
             counted(args.keys, "key")
         );
         if !args.on_host {
-            wave_links::tell!("Next: {}", next(&name, args.listen));
-            wave_links::tell!("Or, for requests in datagrams: {}", next_udp(&name));
+            wave_process::tell!("Next: {}", next(&name, args.listen));
+            wave_process::tell!("Or, for requests in datagrams: {}", next_udp(&name));
         }
     }
 }

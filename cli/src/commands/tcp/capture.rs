@@ -13,8 +13,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use wave_agent::OutputFile;
 use wave_front_tcp::{CaptureRequest, captures_path};
 use wave_lab::Failure;
-use wave_links::say;
-use wave_links::words::counted;
+use wave_process::say;
+use wave_process::words::counted;
 
 use super::default_socket;
 

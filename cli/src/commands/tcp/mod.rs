@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use wave_links::say;
+use wave_process::say;
 
 #[derive(Args, Debug)]
 pub struct TcpArgs {

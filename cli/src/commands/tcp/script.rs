@@ -7,7 +7,7 @@ use clap::Args;
 use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 use wave_lab::terminal::print;
-use wave_links::say;
+use wave_process::say;
 use wave_tcp_script::RunError;
 use wave_tcp_script::suite::{self, Outcome};
 

@@ -15,8 +15,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use wave_front_tcp::{TraceRequest, traces_path};
 use wave_lab::Failure;
 use wave_lab::terminal::print;
-use wave_links::say;
-use wave_links::words::counted;
+use wave_process::say;
+use wave_process::words::counted;
 use wave_tcp::trace::Point;
 
 use super::default_socket;

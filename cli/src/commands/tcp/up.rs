@@ -12,8 +12,8 @@ use wave_front_tcp::{
     Traces, WireKind, holder_of, steering_over,
 };
 use wave_lab::Failure;
-use wave_links::cpus::Cpus;
-use wave_links::{say, tell};
+use wave_process::cpus::Cpus;
+use wave_process::{say, tell};
 use wave_tcp::congestion::Algorithm;
 use wave_tcp::control::{Bounds, Ipv6Home};
 use wave_tcp::steering::{GROUPS_MAX, Steering};

@@ -236,7 +236,7 @@ impl Ground<'_> {
 
     fn manage(&self, pid: i32, policy: &str, variant: &Managed) -> Result<Manager, Failure> {
         let before = Before::now();
-        let socket = wave_links::places::socket("memory").map_err(Failure::cannot)?;
+        let socket = wave_process::places::socket("memory").map_err(Failure::cannot)?;
         let strips = (ROOM * self.memory.workload.cache.0).div_ceil(STRIP_BYTES) as u32;
         let mut options = Options::new(socket, vec![Group::Process(pid)], strips);
         options.limits = self.memory.limits(variant);

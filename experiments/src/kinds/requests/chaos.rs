@@ -21,7 +21,7 @@ use crate::ground::service::Service;
 use crate::ground::system::{Hosted, attributes};
 use crate::ground::{Failure, Found, Ground, pin_housekeeping, variant_result};
 use crate::kinds::requests::scenario::{Agent, Variant};
-use wave_links::words::counted;
+use wave_process::words::counted;
 use wave_report::model::VariantResult;
 
 const KEYS_PER_SCAN: u64 = 2_000;

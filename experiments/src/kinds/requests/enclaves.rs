@@ -21,7 +21,7 @@ use crate::ground::{
     Failure, Found, Ground, mix, pin_housekeeping, take_generators_seat, variant_result,
 };
 use crate::kinds::requests::scenario::{Agent, Scenario, Variant};
-use wave_links::words::counted;
+use wave_process::words::counted;
 use wave_report::model::{Point, VariantResult};
 
 /// Number of steps that [`run`] reports.

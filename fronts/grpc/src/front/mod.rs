@@ -24,9 +24,9 @@ use wave_agent::{Attached, Attacher, HostLine, OwnBell, ReadyLine, Seat, attach_
 use wave_core::clock::Nanos;
 use wave_core::layout::{CORES_MAX, Config};
 use wave_core::settings::PolicyError;
-use wave_links::heap::Spare;
-use wave_links::say;
 use wave_links::socket::SocketError;
+use wave_process::heap::Spare;
+use wave_process::say;
 use wave_rpc::dispatch::{Counts, Dispatch, HostGone};
 use wave_rpc::steer;
 

@@ -30,7 +30,7 @@ pub fn connection_cores() -> usize {
 
 /// CPUs for `cores` cores, starting again from the first if there are fewer.
 pub fn cpus(cores: usize) -> Vec<usize> {
-    wave_links::cpus::allowed().unwrap().into_iter().cycle().take(cores).collect()
+    wave_process::cpus::allowed().unwrap().into_iter().cycle().take(cores).collect()
 }
 
 #[derive(Default)]

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use wave_agent::Seat;
 use wave_core::clock::Nanos;
-use wave_links::say;
 use wave_links::socket::Connection;
+use wave_process::say;
 use wave_tcp::steering::Steering;
 use wave_wires::Wire;
 

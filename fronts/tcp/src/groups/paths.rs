@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use wave_core::clock::Nanos;
-use wave_links::{LentPayload, say};
+use wave_links::LentPayload;
+use wave_process::say;
 use wave_tcp::counters::Counters;
 use wave_tcp::steering::Steering;
 use wave_wires::Wire;

@@ -9,7 +9,7 @@ use arrayvec::ArrayVec;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wave_core::clock::Nanos;
-use wave_links::Yields;
+use wave_process::Yields;
 use wave_wires::Wire;
 
 use super::bell::Bell;

@@ -53,7 +53,7 @@ pub fn measure() -> Result<(), Error> {
     let machines =
         (0..MACHINES).map(|_| Machine::new(&kvm, cores.len())).collect::<Result<Vec<_>, _>>()?;
 
-    let socket = wave_links::places::socket("measure")?;
+    let socket = wave_process::places::socket("measure")?;
     let mut options = Options::new(&socket, cores.clone());
     // An emulated machine is slow.
     options.config.patience = Nanos::from_millis(5_000);

@@ -69,7 +69,7 @@ fn bpf_fifo() -> Result<(), Error> {
 }
 
 fn wave() -> Result<(), Error> {
-    let socket = wave_links::places::socket("measure")?;
+    let socket = wave_process::places::socket("measure")?;
     let mut options = Options::new(&socket, vec![0]);
     options.config.prestage = THREADS as u16;
     options.config.decisions.entries = (2 * THREADS).next_power_of_two() as u32;

@@ -35,9 +35,9 @@ use wave_core::link::Doorbell;
 use wave_core::outcome::Code;
 use wave_core::snapshot::State;
 use wave_links::EventFd;
-pub use wave_links::cpus;
 use wave_links::memory::stay_resident;
 use wave_links::socket::{Listener, SocketError};
+pub use wave_process::cpus;
 
 pub use answers::ANSWERS;
 

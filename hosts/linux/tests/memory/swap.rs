@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
-use wave_links::places::PlaceError;
 use wave_linux::memory::{Swap, SwapError, SwapKind, SwapUse, Zram, swap_state};
+use wave_process::places::PlaceError;
 
 use wave_skip::{skip, turn};
 

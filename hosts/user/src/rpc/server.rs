@@ -9,9 +9,9 @@ use std::thread::JoinHandle as Pthread;
 use wave_core::clock::Nanos;
 use wave_core::layout::{Config, ConfigError, Layout, QueueConfig};
 use wave_core::link::Doorbell;
-use wave_links::heap::Spare;
 use wave_links::socket::{Listener, SocketError};
 use wave_links::{EventFd, LinkSpec};
+use wave_process::heap::Spare;
 use wave_rpc::extents::PayloadConfig;
 use wave_rpc::service::BadService;
 
@@ -263,7 +263,7 @@ impl Server {
             let cpu = cpus.get(usize::from(index)).copied();
             let (pinned, is_pinned) = std::sync::mpsc::channel();
             let body = move || {
-                let _ = pinned.send(cpu.map_or(Ok(()), |cpu| wave_links::cpus::pin(&[cpu])));
+                let _ = pinned.send(cpu.map_or(Ok(()), |cpu| wave_process::cpus::pin(&[cpu])));
                 serve(worker);
             };
             let pthread = std::thread::Builder::new().name(format!("wave-worker-{index}"));

@@ -19,7 +19,7 @@ use crate::kinds::memory::{Managed, Memory};
 use wave_app_memory::run::too_short;
 use wave_app_memory::sample::Sample;
 use wave_apps::machine;
-use wave_links::words::counted;
+use wave_process::words::counted;
 use wave_report::model::Machine;
 use wave_report::number::{micros, short};
 use wave_report::terminal::{Section, wrapped};

@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags};
-use wave_links::places::{PlaceError, ROOTS_RUNTIME_DIR, own_dir};
+use wave_process::places::{PlaceError, ROOTS_RUNTIME_DIR, own_dir};
 
 use self::sentinel::{
     Backing, Ended, Guarded, Sentinel, by_descriptor, c_path, open_again, swap_off,

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::{Pid, Uid, geteuid, test_kill_process};
 
 /// Directory of root's sockets.
@@ -86,7 +87,7 @@ fn remove_abandoned(folder: &Path) {
         let owner = name.to_str().and_then(owner_of).and_then(Pid::from_raw);
         let is_gone = |owner| matches!(test_kill_process(owner), Err(Errno::SRCH));
         // A process of another container has its own numbers: it may live although there is no such process here.
-        if owner.is_some_and(is_gone) && crate::socket::is_dead(&path) {
+        if owner.is_some_and(is_gone) && is_dead(&path) {
             let _ = remove_socket(&path, |_| true);
         }
     }
@@ -157,7 +158,7 @@ fn open_no_link(path: &Path, options: &mut OpenOptions, flags: OFlags) -> io::Re
 
 /// Removes a socket's file if `is_it` accepts the file there, and nothing else: no link is followed. Returns whether it was
 /// there.
-pub(crate) fn remove_socket(path: &Path, is_it: impl Fn(&Stat) -> bool) -> io::Result<bool> {
+pub fn remove_socket(path: &Path, is_it: impl Fn(&Stat) -> bool) -> io::Result<bool> {
     let Some(name) = path.file_name() else { return Ok(false) };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -171,6 +172,14 @@ pub(crate) fn remove_socket(path: &Path, is_it: impl Fn(&Stat) -> bool) -> io::R
     }
     rustix::fs::unlinkat(&folder, name, AtFlags::empty())?;
     Ok(true)
+}
+
+/// Whether nobody listens at the socket of an enclave or agent at `path`.
+pub fn is_dead(path: &Path) -> bool {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let probe = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let (Ok(probe), Ok(address)) = (probe, SocketAddrUnix::new(path)) else { return false };
+    matches!(connect(&probe, &address), Err(Errno::CONNREFUSED | Errno::NOENT))
 }
 
 #[cfg(test)]

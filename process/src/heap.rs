@@ -89,7 +89,7 @@ impl Spare {
 }
 
 /// Bytes in a page of this kernel. Not from rustix, which reads the program's auxiliary vector itself and crashes under valgrind.
-pub(crate) fn page_bytes() -> usize {
+pub fn page_bytes() -> usize {
     // SAFETY: sysconf takes no pointers.
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
 }

@@ -2,7 +2,7 @@
 #![cfg(target_env = "gnu")]
 
 use wave_core::clock::Nanos;
-use wave_links::heap::Spare;
+use wave_process::heap::Spare;
 
 const MIB: usize = 1 << 20;
 

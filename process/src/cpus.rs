@@ -4,7 +4,8 @@ use std::io;
 use std::ops::Deref;
 use std::str::FromStr;
 
-use crate::memory::check;
+use rustix::io::Errno;
+use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
 /// The CPUs that are online, ascending.
 pub fn online() -> io::Result<Vec<usize>> {
@@ -34,7 +35,7 @@ pub fn parse(text: &str) -> Option<Vec<usize>> {
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        if first > last || last >= libc::CPU_SETSIZE as usize {
+        if first > last || last >= CpuSet::MAX_CPU {
             return None;
         }
         cpus.extend(first..=last);
@@ -69,34 +70,29 @@ impl Deref for Cpus {
 
 /// The CPUs that this thread may use.
 pub fn allowed() -> io::Result<Vec<usize>> {
-    // SAFETY: all-zero is an empty `cpu_set_t`.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `set` is valid for writes of its size; 0 is the calling thread.
-    check(unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) })?;
-    let all = 0..libc::CPU_SETSIZE as usize;
-    // SAFETY: the index is below CPU_SETSIZE.
-    Ok(all.filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect())
+    let set = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
 }
 
 /// Lets this thread run on these CPUs only.
 pub fn pin(cpus: &[usize]) -> io::Result<()> {
-    pin_thread(0, cpus)
+    pin_to(None, cpus)
 }
 
 /// Lets the thread of this id run on these CPUs only; 0 is the calling one.
-pub fn pin_thread(thread: libc::pid_t, cpus: &[usize]) -> io::Result<()> {
-    // SAFETY: all-zero is an empty `cpu_set_t`.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+pub fn pin_thread(thread: i32, cpus: &[usize]) -> io::Result<()> {
+    pin_to(Pid::from_raw(thread), cpus)
+}
+
+fn pin_to(thread: Option<Pid>, cpus: &[usize]) -> io::Result<()> {
+    let mut set = CpuSet::new();
     for &cpu in cpus {
-        if cpu >= libc::CPU_SETSIZE as usize {
-            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        if cpu >= CpuSet::MAX_CPU {
+            return Err(Errno::INVAL.into());
         }
-        // SAFETY: `cpu` is below CPU_SETSIZE.
-        unsafe { libc::CPU_SET(cpu, &mut set) };
+        set.set(cpu);
     }
-    // SAFETY: `set` is valid for reads of its size.
-    check(unsafe { libc::sched_setaffinity(thread, size_of_val(&set), &set) })?;
-    Ok(())
+    Ok(sched_setaffinity(thread, &set)?)
 }
 
 /// How far two CPUs are from each other.
