@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use wave_lab::Failure;
+use wave_terminal::Failure;
 
 const ROOT: &str = "/sys/fs/cgroup";
 const PREFIX: &str = "wave-bakeoff-";

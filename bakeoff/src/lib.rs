@@ -41,11 +41,11 @@ use tools::{Running, Setting, Statistics};
 use wave_app_memory::swap;
 use wave_experiments::ground::{Failure, Journal};
 use wave_experiments::kinds::{Experiment, Host, Kind, Wanted, digest};
-use wave_lab::progress::Progress;
 use wave_report::Report;
 use wave_scenario::SwapOn;
 use wave_scenario::reference::fields_of;
 use wave_scenario::size::Size;
+use wave_terminal::Progress;
 
 pub static KIND: Kind = Kind {
     names: &["memory-bakeoff"],
@@ -147,7 +147,7 @@ pub fn run(plan: &Plan, file: &Path, quiet: bool, journal: &Journal) -> Result<R
     look_whether_it_can(plan, file)?;
     let end = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        wave_lab::interrupt::register_unless_ignored(signal, &end)?;
+        wave_terminal::interrupt::register_unless_ignored(signal, &end)?;
     }
     let settings = plan.settings();
     let points = plan.swap_on.len() * plan.program.len() * settings.len();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use wave_report::Table;
+use wave_terminal::Table;
 
 use super::curve::Ratio;
 use super::report::{ProgramResult, Results};

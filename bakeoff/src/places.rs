@@ -9,7 +9,7 @@ use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use wave_workloads::cpu;
 
-use wave_lab::Failure;
+use wave_terminal::Failure;
 
 /// Two CPUs; both the same on a machine with one.
 #[derive(Clone, Copy, Debug)]

@@ -17,9 +17,9 @@ use super::places::Places;
 use super::plan;
 use super::redis::{self, Redis};
 use wave_apps::launch::{self, Process};
-use wave_lab::Failure;
-use wave_lab::terminal::note;
 use wave_scenario::size::Size;
+use wave_terminal::Failure;
+use wave_terminal::note;
 
 /// Interval between groups of accesses.
 const TICK: Duration = Duration::from_millis(2);

@@ -9,7 +9,7 @@ use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
 use super::program::{FILL_PATIENCE, paced};
-use wave_lab::Failure;
+use wave_terminal::Failure;
 
 /// Bytes of a value in redis.
 const VALUE_BYTES: usize = 2_000;

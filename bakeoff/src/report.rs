@@ -12,15 +12,16 @@ use super::curve::{self, Ratio, Spot};
 use super::plan::{self, Plan};
 use super::tools::{RIVALS, SOL};
 use wave_apps::machine;
-use wave_lab::Failure;
 use wave_report::plot::chart::{Axis, chart};
 use wave_report::plot::style::{
     DrawError, Key, axis_number, colour, legend, legend_height, log_number, log_ticks, marker,
     plot, ticks,
 };
 use wave_report::terminal::{Section, wrapped};
-use wave_report::{Directory, Report, Table, document, figure, slug};
+use wave_report::{Directory, Report, document, figure, slug};
 use wave_scenario::SwapOn;
+use wave_terminal::Failure;
+use wave_terminal::Table;
 
 /// Share of its planned access rate that a program must reach to have kept up.
 pub const KEPT_UP: f64 = 0.95;
@@ -399,7 +400,7 @@ fn section(program: &ProgramResult, svg: &str) -> Markup {
             p { (program.pattern) "." }
             (figure(svg))
             @for line in program.comparisons() { p { (line) } }
-            (table(program).html())
+            (wave_report::table(&table(program)))
         }
     }
 }

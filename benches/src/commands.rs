@@ -9,8 +9,8 @@ use std::time::Instant;
 use clap::{Arg, ArgMatches, Args, FromArgMatches, Subcommand};
 use serde_json::{Value, json};
 use wave_experiments::measure::two_cpus;
-use wave_lab::terminal::{note, out};
-use wave_lab::{Failure, interrupt, table};
+use wave_terminal::{Failure, Table, interrupt};
+use wave_terminal::{note, out};
 
 use crate::BENCHES;
 use crate::bench::Bench;
@@ -199,9 +199,9 @@ fn say_interrupted() -> Result<(), Failure> {
 fn pairs(value: &Value) -> String {
     let mut rows = Vec::new();
     flatten("", value, &mut rows);
-    let mut table = table(&["what", "value"]);
+    let mut table = Table::new(1, ["what", "value"]);
     for row in rows {
-        table.add_row(row);
+        table.push(row);
     }
     table.to_string()
 }

@@ -32,7 +32,7 @@ use wave_rpc::wire::{END, Head, SERVICE};
 use wave_user::rpc::Options;
 
 use wave_experiments::measure::{pin, two_cpus};
-use wave_lab::progress::Progress;
+use wave_terminal::Progress;
 
 use crate::SEED;
 use crate::bench::{Bench, arguments};

@@ -20,11 +20,11 @@ use wave_core::link::{Home, Mapping, Port};
 use wave_core::queue::{Consumer, Producer, Ring, Tag};
 use wave_core::subsystem::SubsystemId;
 use wave_experiments::measure::{ns_per, pin, two_cpus};
-use wave_lab::terminal::out;
 use wave_links::Memory;
 use wave_links::shm::ShmPort;
 use wave_links::socket::{Connection, Listener, Offer};
 use wave_process::places;
+use wave_terminal::out;
 
 use crate::SEED;
 use crate::bench::Better::{Higher, Lower};

@@ -18,11 +18,11 @@ use wave_core::policy::Choice;
 use wave_experiments::measure::sol::{
     Agent, BATCHES, Iterations, PERIOD, ROUNDS, SEED, access_words, iterations, parts, readings,
 };
-use wave_lab::progress::Progress;
 use wave_memory::beta::{Sampling, ks_distance};
 use wave_memory::policies::sol::{HOT_SHARE, KEPT, Settings, Sol, TRIALS};
 use wave_memory::policies::{Explanation, Tiered, Tiering};
 use wave_memory::wire::STRIP_BATCHES;
+use wave_terminal::Progress;
 
 pub static BENCH: Bench = Bench {
     name: "sol",

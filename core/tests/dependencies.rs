@@ -76,6 +76,7 @@ fn may_use(from: &str, to: &str) -> bool {
         "workloads" => &["clients"],
         "subsystems" | "process" => &["core"],
         "links" => &["core", "process"],
+        "terminal" => &["process"],
         // Payloads to send lie in a host's payload memory.
         "wires" => &["core", "links"],
         "agent" => &["core", "process", "links", "subsystems", "confine"],
@@ -84,10 +85,12 @@ fn may_use(from: &str, to: &str) -> bool {
         }
         "hosts" => &["core", "process", "links", "subsystems"],
         "scripts" => &["core", "subsystems", "hosts"],
-        "lab" => &["core", "process", "subsystems", "agent"],
+        "lab" => &["core", "terminal", "subsystems", "agent"],
         // A user's subsystem, and a user's kind of experiment.
-        "docs" => &["core", "agent", "compare", "experiments", "lab", "report", "scenario"],
-        "report" => &["workloads", "compare", "lab"],
+        "docs" => {
+            &["core", "agent", "compare", "experiments", "lab", "report", "scenario", "terminal"]
+        }
+        "report" => &["workloads", "compare", "terminal"],
         "scenario" => &["process"],
         "apps" => &[
             "confine",
@@ -97,7 +100,7 @@ fn may_use(from: &str, to: &str) -> bool {
             "subsystems",
             "agent",
             "hosts",
-            "lab",
+            "terminal",
             "report",
             "scenario",
         ],
@@ -110,7 +113,7 @@ fn may_use(from: &str, to: &str) -> bool {
             "hosts",
             "workloads",
             "compare",
-            "lab",
+            "terminal",
             "report",
             "scenario",
             "apps",
@@ -122,7 +125,7 @@ fn may_use(from: &str, to: &str) -> bool {
             "subsystems",
             "hosts",
             "workloads",
-            "lab",
+            "terminal",
             "report",
             "scenario",
             "apps",
@@ -138,7 +141,7 @@ fn may_use(from: &str, to: &str) -> bool {
             "hosts",
             "workloads",
             "compare",
-            "lab",
+            "terminal",
             "apps",
         ],
         "paper" => &[
@@ -149,7 +152,7 @@ fn may_use(from: &str, to: &str) -> bool {
             "hosts",
             "workloads",
             "compare",
-            "lab",
+            "terminal",
             "report",
             "scenario",
             "apps",
@@ -169,6 +172,7 @@ fn may_use(from: &str, to: &str) -> bool {
             "workloads",
             "compare",
             "lab",
+            "terminal",
             "report",
             "scenario",
             "apps",

@@ -12,9 +12,9 @@ use wave_agent::Registry;
 use wave_agent::panics::{self, caught};
 use wave_sim::fuzz::{self, FAULTS, Fault, Invariant, Overrides, Plan, RULES, Report};
 
-use crate::progress::Progress;
-use crate::terminal::{counted, note, out, program, started_as};
-use crate::{Failure, interrupt, table};
+use wave_terminal::Progress;
+use wave_terminal::{Failure, Table, interrupt};
+use wave_terminal::{counted, note, out, program, started_as};
 
 /// Number of seeds per step of the progress bar.
 const BATCH: u64 = 20;
@@ -369,10 +369,10 @@ fn describe(failure: &Value) -> String {
 }
 
 fn print(sum: &Sum) {
-    let mut faults = table(&["fault", "times"]);
+    let mut faults = Table::new(1, ["fault", "times"]);
     for fault in FAULTS {
         let times = sum.faults.get(fault.name()).copied().unwrap_or(0);
-        faults.add_row([fault.name().to_owned(), times.to_string()]);
+        faults.push([fault.name().to_owned(), times.to_string()]);
     }
     out!("{faults}\n");
     out!(

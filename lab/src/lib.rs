@@ -6,15 +6,11 @@
 //! run real hosts. A program with its own policies or subsystems gets all of them from [`main_with`].
 #![forbid(unsafe_code)]
 
-mod failure;
 pub mod fuzz;
-pub mod interrupt;
 pub mod policies;
-pub mod progress;
 pub mod replay;
 mod scenarios;
 pub mod simulate;
-pub mod terminal;
 pub mod trace;
 
 use std::ffi::OsString;
@@ -25,7 +21,6 @@ use wave_agent::Registry;
 use wave_core::subsystem::Subsystem;
 use wave_sim::agent::PolicyText;
 
-pub use failure::Failure;
 pub use wave_sim::fuzz::{Check, Host, Invariant};
 
 /// Lists, simulates, sweeps and fuzzes the policies of this program and those that Wave ships; replays and traces logs.
@@ -118,7 +113,7 @@ pub fn run_with_invariants(
     invariants: &'static [Invariant],
     arguments: impl IntoIterator<Item = impl Into<OsString>>,
 ) -> ExitCode {
-    let program = terminal::program();
+    let program = wave_terminal::program();
     let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
     if arguments.first().is_some_and(|first| ASKED.iter().any(|asked| first == asked)) {
         return wave_agent::main_from(registry, arguments);
@@ -214,17 +209,6 @@ fn simulated(registry: &Registry, name: &str) -> Result<&'static Subsystem, Stri
 /// Whether the subsystem's subjects are threads.
 fn is_sched(subsystem: &Subsystem) -> bool {
     subsystem.id == wave_sched::SUBSYSTEM.id
-}
-
-/// A plain table for a terminal.
-pub fn table(header: &[&str]) -> comfy_table::Table {
-    let mut table = comfy_table::Table::new();
-    table
-        .load_preset(comfy_table::presets::NOTHING)
-        .set_style(comfy_table::TableComponent::HeaderLines, '─')
-        .set_style(comfy_table::TableComponent::MiddleHeaderIntersections, '─')
-        .set_header(header);
-    table
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use wave_agent::Registry;
 use wave_core::settings::{Known, Setting};
 use wave_core::subsystem::Subsystem;
 
-use crate::terminal::{note, out, program};
+use wave_terminal::{note, out, program};
 
 /// Arguments of `policies`.
 #[derive(Args, Debug)]

@@ -11,8 +11,8 @@ use wave_core::log::{Ended, Header, LogReader};
 use wave_core::replay::{Difference, Output, Replay, Tally};
 use wave_core::subsystem::{Show, Shown};
 
-use crate::Failure;
-use crate::terminal::{counted, note, out, program};
+use wave_terminal::Failure;
+use wave_terminal::{counted, note, out, program};
 
 /// Arguments of `replay`.
 #[derive(Args, Debug)]
@@ -73,10 +73,7 @@ fn perform(registry: &Registry, args: &ReplayArgs) -> Result<ExitCode, Failure> 
     if args.json {
         out!("{}", to_json(&header, &show, name, &tally, truncated));
     } else {
-        crate::terminal::print(format_args!(
-            "{}",
-            to_text(&header, &show, name, &tally, truncated)
-        ));
+        wave_terminal::print(format_args!("{}", to_text(&header, &show, name, &tally, truncated)));
     }
     let failed = *name == header.policy && !tally.is_identical();
     Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })

@@ -9,8 +9,8 @@ use std::process::{Command, ExitCode};
 
 use clap::Args;
 
-use crate::Failure;
-use crate::terminal::{note, program};
+use wave_terminal::Failure;
+use wave_terminal::{note, program};
 
 #[derive(Args, Debug)]
 #[command(

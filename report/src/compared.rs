@@ -3,7 +3,7 @@
 
 use super::model::{Compared, Figure, RunResult, VariantResult};
 use super::number::{micros, short};
-use super::table::Table;
+use wave_terminal::Table;
 
 /// The table of `result` with its notes, if its variants were compared. Columns without any figure are omitted.
 pub fn table(result: &RunResult) -> Option<(Table, Vec<String>)> {

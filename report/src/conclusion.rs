@@ -1,7 +1,7 @@
 //! The answer to a scenario's question, in one sentence, from the figures of its result alone.
 
 use serde_json::Value;
-use wave_lab::terminal::counted;
+use wave_terminal::counted;
 
 use super::model::{Point, RunResult, SATURATION_SERVED, VariantResult};
 use super::number::{micros, short, thousands};

@@ -4,14 +4,12 @@
 //! plotting library escapes.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+use wave_terminal::Table;
 
-use super::model::{Latency, Point, RunResult, VariantResult};
-use super::number::{difference, micros, short, thousands};
+use super::model::{RunResult, VariantResult};
+use super::number::short;
 use super::plot::{Plots, bars};
-use super::table::Table;
-use super::terminal::{
-    at_limit, definition, has_saturations, limits, lower_bounds, saturation_cell,
-};
+use super::{compared, terminal};
 
 /// The style sheet of every page.
 const STYLE: &str = include_str!("style.css");
@@ -36,6 +34,26 @@ pub fn document(title: &str, body: &Markup) -> String {
     page.into_string()
 }
 
+/// A table. A line break in a column's name becomes a space, a hyphen before it is removed, and a last "us" becomes "µs".
+pub fn table(table: &Table) -> Markup {
+    let name = |name: &str| {
+        let line = name.replace("-\n", "").replace('\n', " ");
+        line.strip_suffix(" us").map(|name| format!("{name} µs")).unwrap_or(line)
+    };
+    html! {
+        div.scroll { table {
+            thead { tr { @for (column, is_number) in table.columns() {
+                th.n[is_number] { (name(column)) }
+            } } }
+            tbody { @for (at, row) in table.rows().iter().enumerate() {
+                tr class=[table.class(at)] { @for ((_, is_number), cell) in table.columns().zip(row) {
+                    td.n[is_number] { (cell) }
+                } }
+            } }
+        } }
+    }
+}
+
 pub fn page(result: &RunResult, plots: &Plots) -> String {
     let body = html! {
         p.lead { (result.description) }
@@ -46,8 +64,8 @@ pub fn page(result: &RunResult, plots: &Plots) -> String {
         // This kind has no loads.
         @if result.kind != "chaos" {
             (paired(result, plots))
-            (saturation(result))
-            (compared(result))
+            @if result.ladder.is_none() { (section("Saturation", terminal::saturation(result))) }
+            (section("Under one load", compared::table(result)))
             (throughput(result, plots))
             (account(result, plots))
         }
@@ -66,6 +84,7 @@ fn conditions(result: &RunResult) -> Markup {
             dt { "Version" } dd { (result.version) ", seed " (result.seed) }
             dt { "Machine" } dd { (machine.model) ", " (machine.cpus) " CPUs, " (machine.kernel) }
             dt { "Seating" } dd { (result.seating) }
+            @for variant in &result.variants { dt { (variant.name) } dd { (setup(variant)) } }
         }
     }
 }
@@ -84,60 +103,25 @@ fn paired(result: &RunResult, plots: &Plots) -> Markup {
             h2 { "Paired rounds" }
             @for note in &notes { p { (note) } }
             @if let Some(svg) = &plots.ladder { (figure(svg)) }
-            @for table in &tables { (table.html()) }
+            @for table in &tables { (self::table(table)) }
         }
     }
 }
 
-fn saturation(result: &RunResult) -> Markup {
-    if !has_saturations(result) || result.ladder.is_some() {
-        return html! {};
-    }
-    let limits = limits(result);
-    let reference = result.variants.first().and_then(|variant| variant.saturation_per_second);
+/// A section of a table under its notes; nothing if there is no table.
+fn section(title: &str, table: Option<(Table, Vec<String>)>) -> Markup {
+    let Some((table, notes)) = table else { return html! {} };
     html! {
         section {
-            h2 { "Saturation" }
-            p { "Saturation is " (definition(result)) " The columns to the right show how it changes with that limit." }
-            div.scroll { table {
-                thead { tr {
-                    th { "variant" } th.n { "workers" } th.n { "saturation k/s" } th.n { "vs first" }
-                    @for limit in &limits { th.n { "at " (limit) " µs" } }
-                } }
-                tbody { @for (index, variant) in result.variants.iter().enumerate() { tr {
-                    td { (variant.name) }
-                    td.n { (variant.workers) }
-                    td.n { (saturation_cell(variant.saturation_per_second, variant.not_measurable.as_deref())) }
-                    td.n { @if let (true, Some(rate), Some(reference)) = (index > 0, variant.saturation_per_second, reference) {
-                        (difference(rate, reference))
-                    } }
-                    @for limit in &limits {
-                        td.n { (at_limit(variant, *limit)) }
-                    }
-                } } }
-            } }
-            @if let Some(sentence) = lower_bounds(result) { p { (sentence) } }
-            @for variant in &result.variants {
-                @if let Some(why) = &variant.not_measurable {
-                    p { "Not measurable: " (variant.name) ": " (why) }
-                }
-            }
-        }
-    }
-}
-
-fn compared(result: &RunResult) -> Markup {
-    let Some((table, notes)) = super::compared::table(result) else { return html! {} };
-    html! {
-        section {
-            h2 { "Under one load" }
+            h2 { (title) }
             @for note in &notes { p { (note) } }
-            (table.html())
+            (self::table(&table))
         }
     }
 }
 
 fn throughput(result: &RunResult, plots: &Plots) -> Markup {
+    let (table, notes) = terminal::points(result);
     html! {
         section {
             h2 { "Latency and throughput" }
@@ -149,57 +133,20 @@ fn throughput(result: &RunResult, plots: &Plots) -> Markup {
                 (figure(&plot.svg))
             }
             @if let Some(svg) = &plots.percentiles_of_classes { (figure(svg)) }
-            div.scroll { table {
-                thead { tr {
-                    th.n { "offered k/s" } th.n { "achieved k/s" } th { "class" }
-                    th.n { "p50 µs" } th.n { "p99 µs" } th.n { "p99.9 µs" } th.n { "max µs" }
-                    th.n title="host cores, running requests" { "useful %" }
-                    th.n title="host cores, looking for decisions" { "poll %" }
-                    th.n title="the agent's core" { "agent %" }
-                    th { "note" }
-                } }
-                @for variant in result.variants.iter().filter(|variant| !variant.points.is_empty()) {
-                    tbody {
-                        tr { th.group colspan="11" { (variant.name) span { (setup(variant)) } } }
-                        @for point in &variant.points { (rows(point)) }
-                    }
-                }
-            } }
+            p {
+                "Useful and poll: the time of host cores that ran requests, and that waited for decisions; agent: the time of the "
+                "agent's core."
+            }
+            @for note in &notes { p { (note) } }
+            (self::table(&table))
         }
     }
 }
 
-/// Placement, link, policy and number of workers, as text.
+/// Placement, link and policy, as text.
 fn setup(variant: &VariantResult) -> String {
-    let workers =
-        format!("{} worker{}", variant.workers, if variant.workers == 1 { "" } else { "s" });
-    let parts = [variant.placement.clone(), variant.policy.clone(), variant.link.clone(), workers];
+    let parts = [&variant.placement, &variant.policy, &variant.link].map(String::as_str);
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
-}
-
-/// Rows of the point: one per class, or a single one if it has no class.
-fn rows(point: &Point) -> Markup {
-    let classes = point.classes.iter().map(|class| (class.name.as_str(), class.latency));
-    let classes =
-        if point.classes.is_empty() { vec![("", Latency::default())] } else { classes.collect() };
-    let known = |latency: &Latency, ns| {
-        if latency.count > 0 { micros(ns) } else { "-".to_owned() }
-    };
-    html! { @for (index, (class, latency)) in classes.iter().enumerate() {
-        tr.invalid[!point.generator.valid] {
-            td.n { @if index == 0 { (thousands(point.offered_per_second)) } }
-            td.n { @if index == 0 { (thousands(point.achieved_per_second)) } }
-            td { (class) }
-            td.n { (known(latency, latency.p50_ns)) }
-            td.n { (known(latency, latency.p99_ns)) }
-            td.n { (known(latency, latency.p999_ns)) }
-            td.n { (known(latency, latency.max_ns)) }
-            td.n { @if index == 0 { (short(point.cpu.host_useful_percent)) } }
-            td.n { @if index == 0 { (short(point.cpu.host_poll_percent)) } }
-            td.n { @if index == 0 { (short(point.cpu.agent_percent)) } }
-            td { @if index == 0 { (point.note()) } }
-        }
-    } }
 }
 
 fn account(result: &RunResult, plots: &Plots) -> Markup {
@@ -213,26 +160,20 @@ fn account(result: &RunResult, plots: &Plots) -> Markup {
     };
     let variants: Vec<&VariantResult> =
         result.variants.iter().filter(|variant| !variant.account.is_empty()).collect();
+    let head = variants.iter().map(|variant| variant.account_name());
+    let mut table = Table::new(1, std::iter::once("part".to_owned()).chain(head));
+    for part in &parts {
+        let cells = variants.iter().map(|variant| spent(variant, part));
+        table.push(std::iter::once(part.to_string()).chain(cells));
+    }
+    let sums = variants.iter().map(|variant| short(variant.account.iter().map(|(_, ns)| ns).sum()));
+    table.push_as("total", std::iter::once("together".to_owned()).chain(sums).collect());
     html! {
         section {
             h2 { "Where a request's time goes" }
             p { "Nanoseconds per request, part by part, of each variant at one load." }
             @if let Some(svg) = &plots.account { (figure(svg)) }
-            div.scroll { table {
-                thead { tr { th { "part" } @for variant in &variants { th.n { (variant.account_name()) } } } }
-                tbody {
-                    @for part in &parts { tr {
-                        td { (part) }
-                        @for variant in &variants { td.n { (spent(variant, part)) } }
-                    } }
-                    tr.total {
-                        td { "together" }
-                        @for variant in &variants {
-                            td.n { (short(variant.account.iter().map(|(_, ns)| ns).sum())) }
-                        }
-                    }
-                }
-            } }
+            (self::table(&table))
         }
     }
 }
@@ -262,7 +203,7 @@ pub fn facts(facts: &[(String, String)]) -> Markup {
     html! {
         section {
             h2 { "Fitted, measured, assumed" }
-            (Table::new(2, ["what", "how it is known"]).with(rows).html())
+            (table(&Table::new(2, ["what", "how it is known"]).with(rows)))
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::model::{Figure, Ladder, Rung};
 use super::number::thousands;
-use super::table::Table;
+use wave_terminal::Table;
 
 /// A row per variant.
 pub fn table(ladder: &Ladder) -> Table {

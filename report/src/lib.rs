@@ -8,6 +8,7 @@
 
 mod compared;
 mod conclusion;
+mod csv;
 mod histograms;
 mod html;
 mod ladder;
@@ -18,17 +19,16 @@ pub mod plot;
 mod points;
 mod save;
 pub mod sweep;
-mod table;
 pub mod terminal;
 
-pub use html::{document, facts, figure};
+pub use csv::csv;
+pub use html::{document, facts, figure, table};
 pub use model::RunResult;
 pub use save::{Directory, ReportError, make_folder};
-pub use table::{Table, csv};
 
 use std::path::{Path, PathBuf};
 
-use wave_lab::Failure;
+use wave_terminal::Failure;
 
 /// The result of an experiment.
 pub trait Report {

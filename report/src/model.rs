@@ -530,19 +530,12 @@ impl Point {
         (!self.generator.valid).then(|| why().unwrap_or("the generator did not keep up"))
     }
 
-    /// Caveats about this point; empty if there are none.
+    /// Caveats about this point, for a narrow column; empty if there are none.
     pub fn note(&self) -> String {
-        self.notes(|why| format!("invalid: {why}"))
-    }
-
-    /// The same for a narrow column, without the reason.
-    pub fn short_note(&self) -> String {
-        self.notes(|_| "invalid".to_owned())
-    }
-
-    fn notes(&self, invalid: impl FnOnce(&str) -> String) -> String {
         let mut notes = Vec::new();
-        notes.extend(self.why_invalid().map(invalid));
+        if !self.generator.valid {
+            notes.push("invalid".to_owned());
+        }
         if self.served() < SATURATION_SERVED {
             notes.push(format!("{:.1}% served", self.served() * 100.0));
         }

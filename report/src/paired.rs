@@ -2,7 +2,7 @@
 
 use super::model::{Paired, PairedOrder, Point, RunResult};
 use super::number::{micros, thousands};
-use super::table::Table;
+use wave_terminal::Table;
 
 /// A row per variant, load and class: its p99 over rounds, which are those of one class, and the latencies of all samples.
 pub fn latencies(result: &RunResult, paired: &Paired) -> Table {

@@ -23,7 +23,7 @@ const HEAD: [&str; 13] = [
 ];
 
 /// The columns of one class, each prefixed with the class's name.
-const LATENCY: [&str; 8] =
+pub(crate) const LATENCY: [&str; 8] =
     ["count", "min_ns", "p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns", "mean_ns"];
 
 /// The columns after the percentiles of each class.

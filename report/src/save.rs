@@ -28,7 +28,7 @@ pub enum ReportError {
     Draw { file: &'static str, why: String },
 }
 
-impl From<ReportError> for wave_lab::Failure {
+impl From<ReportError> for wave_terminal::Failure {
     fn from(error: ReportError) -> Self {
         Self::cannot(error)
     }

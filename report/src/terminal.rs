@@ -1,24 +1,12 @@
-//! The results as tables for a terminal, at most [`WIDTH`] columns wide.
+//! The results as tables, and as text for a terminal, at most [`WIDTH`] columns wide.
 
 use std::fmt;
 
-use comfy_table::{
-    CellAlignment, ColumnConstraint, ContentArrangement, Table, TableComponent, Width, presets,
-};
+use wave_terminal::counted;
 
-use wave_lab::terminal::counted;
-
-use super::model::{RunResult, VariantResult};
-use super::number::{difference, micros, thousands};
-
-/// Maximum width of a table, in columns of the terminal.
-pub const WIDTH: u16 = 100;
-
-/// Width up to which a variant's name is not broken, padding included.
-const NAME_WIDTH_MAX: u16 = 34;
-
-/// Minimum width of the notes, padding included, so that no word is broken.
-const NOTE_WIDTH_MIN: u16 = 10;
+use super::model::{Latency, RunResult, VariantResult};
+use super::number::{difference, micros, short, thousands};
+use wave_terminal::{Table, WIDTH};
 
 /// Maximum number of lines of notes below a table.
 const NOTES_MAX: usize = 5;
@@ -29,6 +17,12 @@ pub struct Section {
     pub table: String,
     /// Each a sentence or more, in the order of their importance.
     pub notes: Vec<String>,
+}
+
+impl Section {
+    pub fn new(table: &Table, notes: Vec<String>) -> Section {
+        Section { table: table.fitted(), notes }
+    }
 }
 
 impl fmt::Display for Section {
@@ -70,17 +64,19 @@ pub fn whole(result: &RunResult, facts: Vec<String>) -> String {
     let mut sections = Vec::new();
     if let Some(paired) = &result.paired {
         let notes = super::paired::notes(paired).into();
-        sections.push(drawn(result, &super::paired::latencies(result, paired), notes));
+        sections.push(Section::new(&super::paired::latencies(result, paired), notes));
     } else if let Some(ladder) = &result.ladder {
         let notes = super::ladder::notes(ladder);
-        sections.push(drawn(result, &super::ladder::table(ladder), notes));
+        sections.push(Section::new(&super::ladder::table(ladder), notes));
     } else if has_points {
-        sections.push(points(result));
+        let (table, notes) = points(result);
+        sections.push(Section::new(&table.without(&ON_PAGE_ONLY), notes));
     }
     if result.ladder.is_none() {
-        sections.extend(saturation(result));
+        sections.extend(saturation(result).map(|(table, notes)| Section::new(&table, notes)));
     }
-    sections.extend(compared(result));
+    let compared = super::compared::table(result);
+    sections.extend(compared.map(|(table, notes)| Section::new(&table, notes)));
     // The tables of rounds have these figures.
     let extra = if result.paired.is_some() { String::new() } else { extra(result) };
     if !extra.is_empty() {
@@ -96,81 +92,65 @@ pub fn whole(result: &RunResult, facts: Vec<String>) -> String {
     text + &parts.join("\n\n")
 }
 
-/// A row per variant run under the load of the comparison; None if there was no comparison.
-pub fn compared(result: &RunResult) -> Option<Section> {
-    let (table, notes) = super::compared::table(result)?;
-    Some(drawn(result, &table, notes))
-}
+/// Columns of points that a terminal has no room for.
+const ON_PAGE_ONLY: [&str; 4] = ["max\nus", "useful\n%", "poll\n%", "agent\n%"];
 
-/// A table whose first column is the variant, with its notes.
-fn drawn(result: &RunResult, table: &super::table::Table, notes: Vec<String>) -> Section {
-    let head: Vec<&str> = table.head().iter().map(String::as_str).collect();
-    let mut drawn = self::table(result, &head, 1..head.len());
-    drawn.add_rows(table.rows());
-    keep_words(&mut drawn, 1..head.len());
-    Section { table: drawn.to_string(), notes }
-}
-
-/// A row per point and class. Latencies of an invalid point are in brackets, and the reason follows the table.
-pub fn points(result: &RunResult) -> Section {
-    let all = || result.variants.iter().flat_map(|variant| &variant.points);
-    let several_classes = all().any(|point| point.classes.len() > 1);
-    let mut header = vec!["variant", "workers", "offered\nk/s", "achieved\nk/s"];
-    if several_classes {
-        header.push("class");
-    }
-    header.extend(["p50\nus", "p99\nus", "p99.9\nus", "note"]);
-    let mut table = table(result, &header, if several_classes { 5..8 } else { 4..7 });
-    for (column, name) in table.column_iter_mut().zip(&header) {
-        match *name {
-            // It gets the width that the other columns leave.
-            "variant" => column.remove_constraint(),
-            "note" => {
-                let width = Width::Fixed(NOTE_WIDTH_MIN);
-                column.set_constraint(ColumnConstraint::LowerBoundary(width))
-            }
-            _ => column.set_constraint(ColumnConstraint::ContentWidth),
-        };
-    }
+/// A row per point and class, and the reasons of invalid points, whose latencies are in brackets.
+pub fn points(result: &RunResult) -> (Table, Vec<String>) {
+    let head = [
+        "variant",
+        "workers",
+        "offered\nk/s",
+        "achieved\nk/s",
+        "class",
+        "p50\nus",
+        "p99\nus",
+        "p99.9\nus",
+    ];
+    let head = head.into_iter().chain(ON_PAGE_ONLY).chain(["note"]);
+    let mut table = Table::new(1, head).text(&["class", "note"]);
     let mut invalid = Vec::new();
     for variant in &result.variants {
-        let mut name = variant.name.as_str();
-        let mut workers = variant.workers.to_string();
+        let mut first = vec![variant.name.clone(), variant.workers.to_string()];
         for point in &variant.points {
-            let mut before = vec![
-                std::mem::take(&mut name).to_owned(),
-                std::mem::take(&mut workers),
-                thousands(point.offered_per_second),
-                thousands(point.achieved_per_second),
-            ];
-            let mut note = point.short_note();
+            let valid = point.generator.valid;
             if let Some(why) = point.why_invalid() {
                 let load = thousands(point.offered_per_second);
                 invalid.push(format!("Invalid, {} at {load} k/s: {why}", variant.name));
             }
-            if point.classes.is_empty() {
-                let empty =
-                    std::iter::repeat_n("-".to_owned(), if several_classes { 4 } else { 3 });
-                table.add_row(before.iter().cloned().chain(empty).chain([note.clone()]));
-            }
-            for class in &point.classes {
-                let latency = &class.latency;
-                let mut row = before.clone();
-                if several_classes {
-                    row.push(class.name.clone());
-                }
-                let known = |ns| {
-                    let time = if latency.count > 0 { micros(ns) } else { "-".to_owned() };
-                    marked(time, point.generator.valid)
+            let cpu = &point.cpu;
+            let [useful, poll, agent] =
+                [cpu.host_useful_percent, cpu.host_poll_percent, cpu.agent_percent].map(short);
+            let mut before = std::mem::replace(&mut first, vec![String::new(); 2]);
+            before.extend([point.offered_per_second, point.achieved_per_second].map(thousands));
+            let mut after = vec![useful, poll, agent, point.note()];
+            let none = ("", Latency::default());
+            let classes = point.classes.iter().map(|class| (class.name.as_str(), class.latency));
+            let count = point.classes.len().max(1);
+            for (class, latency) in classes.chain([none]).take(count) {
+                let times = [latency.p50_ns, latency.p99_ns, latency.p999_ns, latency.max_ns];
+                let time = |ns| match latency.count {
+                    0 => "-".to_owned(),
+                    _ => marked(micros(ns), valid),
                 };
-                row.extend([known(latency.p50_ns), known(latency.p99_ns), known(latency.p999_ns)]);
-                row.push(std::mem::take(&mut note));
-                table.add_row(row);
+                let mut row = before.clone();
+                row.push(class.to_owned());
+                row.extend(times.map(time));
+                row.append(&mut after.clone());
+                match valid {
+                    true => table.push(row),
+                    false => table.push_as("invalid", row),
+                }
                 before.fill(String::new());
+                after.fill(String::new());
             }
         }
     }
-    Section { table: table.to_string(), notes: invalid }
+    let points = || result.variants.iter().flat_map(|variant| &variant.points);
+    if points().all(|point| point.classes.len() <= 1) {
+        table = table.without(&["class"]);
+    }
+    (table, invalid)
 }
 
 /// A figure, in brackets if its point is invalid.
@@ -178,21 +158,16 @@ pub fn marked(figure: String, valid: bool) -> String {
     if valid { figure } else { format!("({figure})") }
 }
 
-/// A row per variant: its saturation, the difference from the first variant's, and the saturation under other limits.
-pub fn saturation(result: &RunResult) -> Option<Section> {
+/// A row per variant: its saturation, the difference from the first variant's, and the saturation under other limits; with
+/// notes. None if no saturation was searched for.
+pub fn saturation(result: &RunResult) -> Option<(Table, Vec<String>)> {
     if !has_saturations(result) {
         return None;
     }
     let limits = limits(result);
-    let mut header = vec![
-        "variant".to_owned(),
-        "workers".to_owned(),
-        "saturation\nk/s".to_owned(),
-        "vs first".to_owned(),
-    ];
-    header.extend(limits.iter().map(|limit| format!("at {limit} us")));
-    let header: Vec<&str> = header.iter().map(String::as_str).collect();
-    let mut table = table(result, &header, 2..header.len());
+    let head = ["variant", "workers", "saturation\nk/s", "vs first"].map(str::to_owned);
+    let mut table =
+        Table::new(1, head.into_iter().chain(limits.iter().map(|limit| format!("at {limit} us"))));
     let reference = result.variants.first().and_then(|variant| variant.saturation_per_second);
     for (index, variant) in result.variants.iter().enumerate() {
         let rate = variant.saturation_per_second;
@@ -207,9 +182,8 @@ pub fn saturation(result: &RunResult) -> Option<Section> {
             against,
         ];
         row.extend(limits.iter().map(|limit| at_limit(variant, *limit)));
-        table.add_row(row);
+        table.push(row);
     }
-    keep_words(&mut table, 1..header.len());
     let mut notes = vec![format!("Saturation: {}", definition(result))];
     if result.variants.iter().any(|variant| !variant.limits_not_measurable.is_empty()) {
         notes.push("?: not measurable within that limit.".to_owned());
@@ -220,11 +194,11 @@ pub fn saturation(result: &RunResult) -> Option<Section> {
             notes.push(format!("Not measurable: {}: {why}", variant.name));
         }
     }
-    Some(Section { table: table.to_string(), notes })
+    Some((table, notes))
 }
 
 /// Whether any variant has a saturation, or one that could not be measured.
-pub fn has_saturations(result: &RunResult) -> bool {
+fn has_saturations(result: &RunResult) -> bool {
     let looked_for = |variant: &VariantResult| {
         variant.saturation_per_second.is_some() || variant.not_measurable.is_some()
     };
@@ -232,7 +206,7 @@ pub fn has_saturations(result: &RunResult) -> bool {
 }
 
 /// A sentence that names the saturations that are lower bounds; None if there are none.
-pub fn lower_bounds(result: &RunResult) -> Option<String> {
+pub(crate) fn lower_bounds(result: &RunResult) -> Option<String> {
     let served_all = result.variants.iter().filter(|variant| variant.served_all());
     let names: Vec<&str> = served_all.map(|variant| variant.name.as_str()).collect();
     (!names.is_empty()).then(|| {
@@ -278,7 +252,7 @@ pub fn definition(result: &RunResult) -> String {
 }
 
 /// The limits, in microseconds, that any variant's saturation was also computed for; ascending.
-pub fn limits(result: &RunResult) -> Vec<u32> {
+fn limits(result: &RunResult) -> Vec<u32> {
     let mut limits: Vec<u32> = result
         .variants
         .iter()
@@ -294,7 +268,7 @@ pub fn limits(result: &RunResult) -> Vec<u32> {
 
 /// The saturation of `variant` for a limit in microseconds; empty if it was not computed, a question mark if it could
 /// not be measured.
-pub fn at_limit(variant: &VariantResult, limit: u32) -> String {
+fn at_limit(variant: &VariantResult, limit: u32) -> String {
     if variant.limits_not_measurable.contains(&limit) {
         return "?".to_owned();
     }
@@ -305,49 +279,8 @@ pub fn at_limit(variant: &VariantResult, limit: u32) -> String {
     rate.map_or_else(|| "none".to_owned(), |(_, rate)| thousands(*rate))
 }
 
-/// A table whose first columns are the variant and three numbers, and whose columns in `numbers` are numbers too.
-fn table(result: &RunResult, header: &[&str], numbers: std::ops::Range<usize>) -> Table {
-    let mut table = Table::new();
-    table
-        .load_preset(presets::NOTHING)
-        .set_style(TableComponent::HeaderLines, '─')
-        .set_style(TableComponent::MiddleHeaderIntersections, '─')
-        .set_content_arrangement(ContentArrangement::Dynamic)
-        .set_width(WIDTH)
-        .set_header(header.to_vec());
-    let name_width =
-        result.variants.iter().map(|variant| variant.name.chars().count() as u16 + 2).max();
-    for (index, column) in table.column_iter_mut().enumerate() {
-        if numbers.contains(&index) || (1..4).contains(&index) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        if index == 0 {
-            let width = Width::Fixed(name_width.unwrap_or(0).min(NAME_WIDTH_MAX));
-            column.set_constraint(ColumnConstraint::LowerBoundary(width));
-        }
-    }
-    table
-}
-
-/// Makes these columns wide enough that no word or number is broken.
-fn keep_words(table: &mut Table, columns: std::ops::Range<usize>) {
-    let longest = |text: String| text.split_whitespace().map(|word| word.chars().count()).max();
-    for index in columns {
-        let rows = table.row_iter().filter_map(|row| row.cell_iter().nth(index));
-        let head = table.header().and_then(|head| head.cell_iter().nth(index));
-        let words = rows.chain(head).filter_map(|cell| longest(cell.content()));
-        let width = words.max().unwrap_or(0) as u16 + PADDING;
-        if let Some(column) = table.column_mut(index) {
-            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(width)));
-        }
-    }
-}
-
-/// Number of spaces beside the content of a cell.
-const PADDING: u16 = 2;
-
 /// Results of this kind of scenario only, a line per number or text; empty if there are none.
-pub fn extra(result: &RunResult) -> String {
+fn extra(result: &RunResult) -> String {
     let Some(extra) = result.extra.as_object() else { return String::new() };
     let mut text = String::new();
     for (name, value) in extra.iter().filter(|(_, value)| !value.is_object() && !value.is_array()) {

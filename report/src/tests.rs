@@ -15,9 +15,9 @@ fn csv_has_a_row_per_point_and_reads_back() {
     let mut result = sample::load();
     result.variants[0].name = "with, a comma and \"quotes\"".into();
     let bytes = points::csv(&result);
-    let mut reader = csv::Reader::from_reader(bytes.as_slice());
+    let mut reader = ::csv::Reader::from_reader(bytes.as_slice());
     let header = reader.headers().unwrap().clone();
-    let rows: Vec<csv::StringRecord> = reader.records().collect::<Result<_, _>>().unwrap();
+    let rows: Vec<::csv::StringRecord> = reader.records().collect::<Result<_, _>>().unwrap();
     let points: Vec<_> =
         result.variants.iter().flat_map(|v| v.points.iter().map(move |p| (v, p))).collect();
     assert_eq!(rows.len(), points.len());
@@ -41,7 +41,7 @@ fn a_class_that_a_point_lacks_leaves_its_columns_empty() {
     scan.name = "RANGE".into();
     result.variants[0].points[0].classes.push(scan);
     let bytes = points::csv(&result);
-    let mut reader = csv::Reader::from_reader(bytes.as_slice());
+    let mut reader = ::csv::Reader::from_reader(bytes.as_slice());
     let column = reader.headers().unwrap().iter().position(|name| name == "RANGE_p50_ns").unwrap();
     let filled: Vec<bool> = reader.records().map(|row| !row.unwrap()[column].is_empty()).collect();
     assert_eq!(filled.iter().position(|filled| *filled), Some(0));
@@ -247,7 +247,7 @@ fn a_run_without_points_has_a_page_and_no_plots() {
     }
     let plots = plot::all(&result).unwrap();
     assert!(plots.files().iter().all(|(_, svg)| svg.is_none()));
-    assert!(html::page(&result, &plots).contains("Saturation is the highest offered load"));
+    assert!(html::page(&result, &plots).contains("Saturation: the highest offered load"));
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn terminal_table_fits_and_names_invalid_points() {
     let summary = terminal::summary(&result);
     for line in summary.lines() {
         let width = line.chars().count();
-        assert!(width <= usize::from(terminal::WIDTH), "{width} columns: {line}");
+        assert!(width <= usize::from(wave_terminal::WIDTH), "{width} columns: {line}");
     }
     let row = summary.lines().find(|line| line.contains("on-host agent")).unwrap();
     let columns: Vec<&str> = row.split_whitespace().collect();
@@ -358,7 +358,8 @@ fn run_with_unmeasured_points_is_marked_in_every_form() {
     let summary = terminal::summary(&result);
     let first: String = summary.lines().skip(1).take(3).collect::<Vec<_>>().join(" ");
     assert!(first.contains(&banner), "{summary}");
-    let terminal::Section { table, notes } = terminal::saturation(&result).unwrap();
+    let (table, notes) = terminal::saturation(&result).unwrap();
+    let table = table.fitted();
     let notes = notes.join(" ");
     let row = table.lines().find(|line| line.contains("coherent")).unwrap();
     // Its row has no saturation, no difference from the first, and none for the other limit.
@@ -429,7 +430,7 @@ fn no_line_is_drawn_through_an_invalid_point() {
 fn saturation_at_the_highest_offered_load_is_reported_as_a_lower_bound() {
     let mut result = sample::load();
     let of = |result: &RunResult| {
-        let text = terminal::saturation(result).unwrap().notes.join(" ");
+        let text = terminal::saturation(result).unwrap().1.join(" ");
         let page = html::page(result, &plot::all(result).unwrap());
         [text, page].map(|form| form.contains("Lower bounds, as the highest load offered"))
     };
@@ -459,7 +460,7 @@ fn numbers_are_not_broken_over_lines() {
         variant.saturation_by_limit =
             (1..=9).map(|limit| (limit * 100, 160_000.0 + f64::from(limit) * 1e3)).collect();
     }
-    let table = terminal::saturation(&result).unwrap().table;
+    let table = terminal::saturation(&result).unwrap().0.fitted();
     let words: Vec<&str> = table.split_whitespace().collect();
     for limit in 161..=169 {
         let number = format!("{limit}.0");
@@ -472,7 +473,7 @@ fn numbers_are_not_broken_over_lines() {
 fn limit_exceeded_by_every_load_is_shown_as_none() {
     let mut result = sample::load();
     result.variants[0].saturation_by_limit.remove(0);
-    let table = terminal::saturation(&result).unwrap().table;
+    let table = terminal::saturation(&result).unwrap().0.fitted();
     let row = table.lines().find(|line| line.contains("Linux threads")).unwrap();
     let columns: Vec<&str> = row.split_whitespace().collect();
     assert_eq!(columns, ["Linux", "threads", "1", "62.0", "none", "62.0", "63.2"]);
@@ -482,7 +483,7 @@ fn limit_exceeded_by_every_load_is_shown_as_none() {
 fn comparison_table_has_only_columns_with_figures() {
     use super::model::{Compared, Figure, RangeCost};
     let mut result = sample::load();
-    assert!(terminal::compared(&result).is_none() && compared::table(&result).is_none());
+    assert!(compared::table(&result).is_none());
     let all = [(None, None), (Some(2.34), Some(0.0412))];
     for (variant, (against, growth)) in result.variants.iter_mut().zip(all) {
         variant.compared = Some(Compared {
@@ -500,7 +501,7 @@ fn comparison_table_has_only_columns_with_figures() {
         });
     }
     let (table, notes) = compared::table(&result).unwrap();
-    let names: Vec<String> = table.head().iter().map(|name| name.replace('\n', " ")).collect();
+    let names: Vec<String> = table.head().map(|name| name.replace('\n', " ")).collect();
     assert_eq!(names, ["variant", "GET p99 us", "ideal sharing", "/ ideal sharing", "RANGE time"]);
     assert_eq!(table.rows()[0], ["Linux threads", "150", "", "", ""]);
     assert_eq!(table.rows()[1], ["on-host agent", "150", "64.1", "2.34\n(2.20 to 2.50)", "+4.1%"]);

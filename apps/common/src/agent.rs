@@ -19,7 +19,7 @@ use wave_user::Enclave;
 
 use crate::launch::{self, Process, START_PATIENCE};
 use crate::recording::{self, Log};
-use wave_lab::Failure;
+use wave_terminal::Failure;
 
 /// Time after which a wait for an agent is reported.
 const SILENCE: Duration = Duration::from_secs(10);

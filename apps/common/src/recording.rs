@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use wave_lab::Failure;
-use wave_lab::terminal::counted;
 use wave_report::slug;
+use wave_terminal::Failure;
+use wave_terminal::counted;
 
 /// Logs that this process's runs could not write whole.
 static CUT_OFF: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());

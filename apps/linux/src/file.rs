@@ -10,8 +10,8 @@ use wave_process::cpus::Cpus;
 use wave_sched::policies;
 
 use super::{Part, Work};
-use wave_lab::Failure;
 use wave_scenario::{ScenarioError, Source};
+use wave_terminal::Failure;
 
 /// An example with two enclaves.
 pub const EXAMPLE: &str = include_str!("example.toml");

@@ -29,8 +29,8 @@ pub use report::Report;
 use seats::Seat;
 use wave_apps::agent::AgentProcess;
 use wave_apps::recording::Log;
-use wave_lab::Failure;
 use wave_process::say;
+use wave_terminal::Failure;
 pub use work::Work;
 use work::{Ended, Started};
 
@@ -174,7 +174,7 @@ impl Signals {
         let (interrupt, terminate) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
         let flags = [(SIGINT, &interrupt), (SIGTERM, &terminate), (SIGHUP, &terminate)];
         for (signal, flag) in flags {
-            wave_lab::interrupt::register_unless_ignored(signal, flag)?;
+            wave_terminal::interrupt::register_unless_ignored(signal, flag)?;
         }
         Ok(Signals { interrupt, terminate })
     }

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use wave_core::outcome::Code;
 use wave_linux::sched::Stats;
 
-use wave_lab::table;
-use wave_lab::terminal::counted;
+use wave_terminal::Table;
+use wave_terminal::counted;
 
 /// Counts of one enclave at the end of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -93,11 +93,11 @@ impl Report {
     }
 
     pub fn to_text(&self) -> String {
-        let mut cores = table(&["core", "CPU", "by the agent", "by the host", "refused"]);
+        let mut cores = Table::new(2, ["core", "CPU", "by the agent", "by the host", "refused"]);
         for (at, core) in self.cores.iter().enumerate() {
             let counts = [core.switches_by_agent, core.switches_by_host, core.refused];
             let row = [at as u64, core.cpu as u64].into_iter().chain(counts);
-            cores.add_row(row.map(|number| number.to_string()));
+            cores.push(row.map(|number| number.to_string()));
         }
         let outcomes: Vec<String> =
             self.outcomes.iter().map(|(code, count)| format!("{code} {count}")).collect();

@@ -3,7 +3,7 @@
 use wave_process::cpus;
 
 use super::Part;
-use wave_lab::Failure;
+use wave_terminal::Failure;
 
 /// The CPUs of one enclave and its agent.
 #[derive(Clone, Debug, PartialEq, Eq)]

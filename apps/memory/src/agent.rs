@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use wave_confine::User;
 use wave_core::clock::Nanos;
 use wave_core::layout::Config;
-use wave_lab::Failure;
 use wave_linux::memory::Enclave;
 use wave_memory::policies;
+use wave_terminal::Failure;
 
 use wave_apps::agent::AgentProcess;
 

@@ -16,9 +16,10 @@ use wave_memory::wire::{
 };
 
 use super::heat::{self, Heat};
-use wave_lab::Failure;
 use wave_report::plot::style::DrawError;
 use wave_scenario::size::show;
+use wave_terminal::Failure;
+use wave_terminal::Table;
 
 pub const BATCH_BYTES: u64 = STRIP_BYTES / STRIP_BATCHES as u64;
 /// Maximum number of ranges in the table on a terminal.
@@ -419,14 +420,14 @@ impl Told {
             return text;
         }
         let head = ["process", "from", "size", "tier", "verdict", "warmth", "scanned every"];
-        let mut table = wave_lab::table(&head);
+        let mut table = Table::new(head.len(), head);
         let mut largest: Vec<&Range> = self.ranges.iter().collect();
         largest.sort_by_key(|range| std::cmp::Reverse(range.end - range.place.address));
         largest.truncate(ROWS_MAX);
         largest.sort_by_key(|range| range.place);
         for range in &largest {
             let [low, high] = range.warmth;
-            table.add_row([
+            table.push([
                 range.place.space.to_string(),
                 format!("{:#x}", range.place.address),
                 show(range.end - range.place.address),

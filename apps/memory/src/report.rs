@@ -14,14 +14,15 @@ use super::explain::{Asked, explain};
 use super::run::Wanted;
 use super::sample::{PAGE_BYTES, Sample};
 use wave_apps::machine;
-use wave_lab::Failure;
-use wave_lab::terminal::counted;
 use wave_report::model::Machine;
 use wave_report::number::short;
 use wave_report::plot::curves;
 use wave_report::plot::style::DrawError;
-use wave_report::{Directory, Table, csv, document, figure};
+use wave_report::{Directory, csv, document, figure};
 use wave_scenario::size::{show, show_signed};
+use wave_terminal::Failure;
+use wave_terminal::Table;
+use wave_terminal::counted;
 
 /// Minimum of stayed bytes that is reported: the kernel holds some pages for a moment at any time.
 const STAYED_LEAST: u64 = 16 << 20;
@@ -503,7 +504,7 @@ impl Report {
             }
             (figure(svg))
             @if let Some(heat) = &self.heat { (figure(heat)) }
-            @if let Some(table) = self.table() { (table.html()) }
+            @if let Some(table) = self.table() { (wave_report::table(&table)) }
             ul { @for line in self.notes() { li { (line) } } }
         };
         document(&format!("Memory under {}", self.policy), &body)

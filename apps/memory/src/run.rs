@@ -24,7 +24,7 @@ use super::overhead::Before;
 use super::report::Report;
 use super::sample::{Sample, held_by_guard};
 use wave_apps::agent::AgentProcess;
-use wave_lab::Failure;
+use wave_terminal::Failure;
 
 /// Polling interval.
 const LOOK: Duration = Duration::from_millis(100);
@@ -108,7 +108,7 @@ impl Ran {
 pub fn run(wanted: &Wanted) -> Result<Ran, Failure> {
     let end = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        wave_lab::interrupt::register_unless_ignored(signal, &end)?;
+        wave_terminal::interrupt::register_unless_ignored(signal, &end)?;
     }
     // Dropped last. Swap set up by others is held while this run may have pages in it.
     let (swap, _use) = match wanted.zram {

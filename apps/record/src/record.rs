@@ -19,8 +19,8 @@ use wave_process::outputs::{OutputError, Whole};
 use wave_sched::workload::{Header, Thread, VERSION, Workload};
 
 use wave_apps::{launch, machine};
-use wave_lab::Failure;
-use wave_lab::progress::Progress;
+use wave_terminal::Failure;
+use wave_terminal::Progress;
 
 /// Interval at which the kernel's events are fetched: its buffer holds far more.
 const FETCH: Duration = Duration::from_millis(20);
@@ -126,7 +126,7 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
         signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(Failure::cannot)?;
     }
     // The terminal is closed. Under nohup, the signal is ignored.
-    wave_lab::interrupt::register_unless_ignored(SIGHUP, &stop)?;
+    wave_terminal::interrupt::register_unless_ignored(SIGHUP, &stop)?;
     Ok(stop)
 }
 

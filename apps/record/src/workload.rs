@@ -11,13 +11,14 @@ use wave_sched::policies;
 use wave_sched::workload::{Header, Workload};
 use wave_sim::recorded::{self, Latency, Replayed, Schedule};
 
-use wave_lab::progress::Progress;
-use wave_lab::terminal::counted;
-use wave_lab::{Failure, interrupt};
 use wave_report::number::{micros, short};
 use wave_report::plot::bars;
 use wave_report::terminal::{Section, wrapped};
-use wave_report::{Directory, Report, Table, document, figure};
+use wave_report::{Directory, Report, document, figure};
+use wave_terminal::Progress;
+use wave_terminal::Table;
+use wave_terminal::counted;
+use wave_terminal::{Failure, interrupt};
 
 /// File with the complete result.
 pub const RESULT: &str = "result.json";
@@ -128,7 +129,7 @@ impl Report for Compared {
     /// A row for Linux and one per policy.
     fn text(&self) -> String {
         let mut text = format!("{}: {}\n\n", self.name, self.recorded());
-        let section = Section { table: self.table().to_string(), notes: self.notes() };
+        let section = Section::new(&self.table(), self.notes());
         let _ = write!(text, "{section}\n\n{}", wrapped(&self.conclusion()));
         text
     }
@@ -258,7 +259,7 @@ impl Compared {
             section {
                 h2 { "Schedules" }
                 @for note in self.notes() { p { (note) } }
-                (self.table().html())
+                (wave_report::table(&self.table()))
                 @for (_, svg) in plots { (figure(svg)) }
             }
             p { "Wave " (wave_apps::machine::version()) ". Every thread's part is in " (RESULT) "." }

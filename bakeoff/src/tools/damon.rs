@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::places::Places;
 use super::super::put;
-use wave_lab::Failure;
+use wave_terminal::Failure;
 
 const ADMIN: &str = "/sys/kernel/mm/damon/admin/kdamonds";
 /// DAMON's statistics of all memory: it clears accessed bits, and keeps other tools from using DAMON.

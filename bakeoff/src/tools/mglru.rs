@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::cgroup::Cgroup;
 use super::periodic::Periodic;
-use wave_lab::Failure;
+use wave_terminal::Failure;
 
 const ENABLED: &str = "/sys/kernel/mm/lru_gen/enabled";
 const COMMANDS: &str = "/sys/kernel/debug/lru_gen";

@@ -19,7 +19,7 @@ pub use reclaim::Reclaim;
 use super::cgroup::Cgroup;
 use super::places::Places;
 use wave_app_memory::overhead::{Before, slab_bytes};
-use wave_lab::Failure;
+use wave_terminal::Failure;
 
 /// SOL: its savings are compared with those of [`RIVALS`].
 pub const SOL: &str = "sol";

@@ -9,8 +9,8 @@ use wave_linux::memory::{Enclave, Group, Limits, Options};
 use super::super::places::Places;
 use wave_app_memory::agent;
 use wave_apps::agent::AgentProcess;
-use wave_lab::Failure;
 use wave_memory::{policies, serve};
+use wave_terminal::Failure;
 
 /// Strips for a program and its other mappings: 8 GiB.
 const STRIPS: u32 = 512;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use wave_lab::Failure;
+use wave_terminal::Failure;
 
 #[derive(Default)]
 struct Shared {

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::super::cgroup::Cgroup;
 use super::periodic::Periodic;
-use wave_lab::Failure;
 use wave_linux::memory::Pressure;
+use wave_terminal::Failure;
 
 /// The kernel's option for anonymous memory only, as in the other tools.
 const ANONYMOUS: &str = "swappiness=max";

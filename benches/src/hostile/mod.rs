@@ -24,7 +24,7 @@ use crate::bench::{Bench, arguments};
 use crate::commands::chunk_seconds;
 use clap::Args;
 use wave_experiments::measure::pin;
-use wave_lab::progress::Progress;
+use wave_terminal::Progress;
 
 pub static BENCH: Bench = Bench {
     name: "hostile",

@@ -23,7 +23,7 @@ pub use self::process::host;
 pub use self::process::{Front, Kind, Measured, Process, Seats, Waits, free_address};
 use self::waiting::Waiting;
 use wave_experiments::measure::{ns_per, pin};
-use wave_lab::progress::Progress;
+use wave_terminal::Progress;
 
 use crate::SEED;
 use crate::bench::Better::{Higher, Lower};

@@ -15,7 +15,7 @@ use wave_workloads::grpc::onhost;
 
 use wave_apps::launch::{self, Dialogue};
 use wave_experiments::{cpu_time, store};
-use wave_lab::terminal::out;
+use wave_terminal::out;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Seats {

@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmmsg};
 use wave_experiments::measure::pin;
-use wave_lab::terminal::out;
+use wave_terminal::out;
 
 /// Most datagrams per system call, as in a front.
 const BATCH: usize = 32;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use wave_apps::launch;
 use wave_compare::{PerRound, balanced_order};
 use wave_experiments::measure::pin;
-use wave_lab::progress::Progress;
+use wave_terminal::Progress;
 use wave_workloads::cpu;
 use wave_workloads::udp::{Asked, ClosedLoad, Shape};
 

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
-use wave_lab::Failure;
-use wave_lab::terminal::{note, out};
 use wave_process::outputs::Output;
+use wave_terminal::Failure;
+use wave_terminal::{note, out};
 
 use super::Wave;
 

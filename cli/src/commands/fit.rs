@@ -7,17 +7,16 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 
 use clap::Args;
-use comfy_table::CellAlignment;
 use serde_json::{Value, json};
-use wave_lab::Failure;
-use wave_lab::interrupt;
-use wave_lab::progress::Progress;
-use wave_lab::table;
-use wave_lab::terminal::{counted, note, out};
 use wave_process::outputs::Output;
 use wave_sim::fit::intervals::{self, Intervals};
 use wave_sim::fit::offload::{self, Offload};
 use wave_sim::fit::{Difference, File, Fit, Found, Step};
+use wave_terminal::Failure;
+use wave_terminal::Progress;
+use wave_terminal::Table;
+use wave_terminal::interrupt;
+use wave_terminal::{counted, note, out};
 
 /// The description of the fit, as a path in the repository.
 const DESCRIPTION: &str = "hosts/sim/data/fit.toml";
@@ -124,8 +123,8 @@ fn perform(args: &FitArgs) -> Result<(), Failure> {
         json["offload"] = offload_to_json(&prototype, &found_offload);
         out!("{json}");
     } else {
-        wave_lab::terminal::print(format_args!("{}", terminal(&fit, &found)));
-        wave_lab::terminal::print(format_args!("{}", offload_terminal(&prototype, &found_offload)));
+        wave_terminal::print(format_args!("{}", terminal(&fit, &found)));
+        wave_terminal::print(format_args!("{}", offload_terminal(&prototype, &found_offload)));
     }
     if let (true, Some(root)) = (args.write, &root) {
         let mut texts = texts.clone();
@@ -256,26 +255,20 @@ fn words(difference: &Difference) -> String {
 }
 
 fn terminal(fit: &Fit, found: &Found) -> String {
-    let mut values = table(&["value", "fitted", "range", "source"]);
+    let mut values =
+        Table::new(1, ["value", "fitted", "range", "source"]).text(&["range", "source"]);
     for (value, x) in fit.values.iter().zip(&found.values) {
         let range = format!("{} to {}", value.low, value.high);
-        values.add_row([value.name(), x.to_string(), range, value.source.clone()]);
+        values.push([value.name(), x.to_string(), range, value.source.clone()]);
     }
-    let mut rows = table(&["row", "printed", "fitted", "residual"]);
+    let mut rows = Table::new(1, ["row", "printed", "fitted", "residual"]);
     for (row, ours) in fit.rows.iter().zip(&found.rows) {
         let printed = match row.printed.low == row.printed.high {
             true => row.printed.low.to_string(),
             false => format!("{} to {}", row.printed.low, row.printed.high),
         };
         let residual = format!("{:+.2}", row.residual(*ours));
-        rows.add_row([row.printed.id.clone(), printed, format!("{ours:.0}"), residual]);
-    }
-    for (table, columns) in [(&mut values, 1..2), (&mut rows, 1..4)] {
-        for column in columns {
-            if let Some(column) = table.column_mut(column) {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
+        rows.push([row.printed.id.clone(), printed, format!("{ours:.0}"), residual]);
     }
     let ruled = fit.values.iter().filter(|value| value.rule.is_some()).count();
     format!(
@@ -289,8 +282,8 @@ fn terminal(fit: &Fit, found: &Found) -> String {
 fn offload_terminal(fit: &Offload, found: &offload::Found) -> String {
     let (value, row) = (&fit.value, &fit.row);
     let mut shown =
-        table(&["value", "fitted", "open", "range", "row", "printed", "fitted", "residual"]);
-    shown.add_row([
+        Table::new(8, ["value", "fitted", "open", "range", "row", "printed", "fitted", "residual"]);
+    shown.push([
         value.name(),
         found.value.to_string(),
         format!("{} to {}", found.open.least, found.open.most),

@@ -9,9 +9,9 @@ use wave_apps::machine;
 use wave_fuzz::tcp::{self, Planted};
 use wave_fuzz::udp::{self, Found, Plan};
 use wave_lab::fuzz::FuzzArgs;
-use wave_lab::terminal::{counted, note, out};
-use wave_lab::{Failure, table};
 use wave_report::number::short;
+use wave_terminal::{Failure, Table};
+use wave_terminal::{counted, note, out};
 
 /// Seeded histories, or the fuzzing of a front or of TCP.
 #[derive(Args, Debug)]
@@ -206,7 +206,7 @@ fn tcp(args: &TcpArgs) -> Result<(), Failure> {
 
 fn tcp_text(found: &tcp::Found) -> String {
     let counts = &found.counts;
-    let mut table = table(&["what", "found"]);
+    let mut table = Table::new(1, ["what", "found"]);
     for (what, count) in [
         ("histories", found.seeds),
         ("violations", found.violations),
@@ -221,14 +221,14 @@ fn tcp_text(found: &tcp::Found) -> String {
         ("segments with CWR", counts.reductions),
         ("dropped SYNs with ECN requested", counts.asking_syns_dropped),
     ] {
-        table.add_row([what.to_owned(), count.to_string()]);
+        table.push([what.to_owned(), count.to_string()]);
     }
     for fault in &found.planted {
         let caught = match fault.caught {
             true => format!("caught by seed {}", fault.seed),
             false => "not caught".to_owned(),
         };
-        table.add_row([format!("planted: {}", fault.name), caught]);
+        table.push([format!("planted: {}", fault.name), caught]);
     }
     format!("{table}\ntrace hash {}", found.trace_hash)
 }
@@ -250,7 +250,7 @@ fn text(found: &Found) -> String {
         format!("{} us", short(median_ns / 1e3))
     };
     let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
-    let mut table = table(&["what", "found"]);
+    let mut table = Table::new(1, ["what", "found"]);
     let rows = [
         ("datagrams, rounds", format!("{}, {}", sent.all(), found.rounds)),
         ("valid, mutated, random", format!("{}, {}, {}", sent.valid, sent.mutated, sent.random)),
@@ -274,7 +274,7 @@ fn text(found: &Found) -> String {
         ("ratio of the last two, median over rounds", format!("{:.2}", found.good_p99_ratio)),
     ];
     for (what, found) in rows {
-        table.add_row([what.to_owned(), found]);
+        table.push([what.to_owned(), found]);
     }
     let verdict = match found.failed()[..] {
         [] => "Passed: no crash, no failed request, memory within its bound",

@@ -9,9 +9,9 @@ use serde_json::{Map, Value, json};
 use wave_agent::OutputFile;
 use wave_links::measure::{self, Effort, Measured};
 
-use wave_lab::Failure;
-use wave_lab::terminal::{note, out};
-use wave_report::Table;
+use wave_terminal::Failure;
+use wave_terminal::Table;
+use wave_terminal::{note, out};
 
 #[derive(Args, Debug)]
 pub struct LinkArgs {

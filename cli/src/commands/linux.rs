@@ -12,9 +12,9 @@ use ratatui::crossterm::terminal::{self, Clear, ClearType};
 use serde_json::json;
 
 use wave_app_linux::status::{self, Run, Thread};
-use wave_lab::Failure;
-use wave_lab::table;
-use wave_lab::terminal::{counted, note, out};
+use wave_terminal::Failure;
+use wave_terminal::Table;
+use wave_terminal::{counted, note, out};
 
 /// Interval between refreshes of the live view.
 const LOOK: Duration = Duration::from_secs(1);
@@ -173,10 +173,10 @@ fn text(runs: &[Run]) -> String {
                 count("new"),
             );
             let _ = writeln!(text, "{}", enclave.report.to_text());
-            let mut threads = table(&["process", "thread", "name", "state", "CPU"]);
+            let mut threads = Table::new(5, ["process", "thread", "name", "state", "CPU"]);
             for thread in &enclave.threads {
                 let or_none = |number: Option<String>| number.unwrap_or_else(|| "-".to_owned());
-                threads.add_row([
+                threads.push([
                     or_none(thread.pid.map(|pid| pid.to_string())),
                     thread.tid.to_string(),
                     or_none(thread.name.clone()),

@@ -19,10 +19,10 @@ use wave_app_memory::{explain, run};
 use wave_apps::recording;
 use wave_bakeoff::medians::Medians;
 use wave_bakeoff::report::Results;
-use wave_lab::Failure;
-use wave_lab::terminal::{note, out};
 use wave_report::Report;
 use wave_scenario::size;
+use wave_terminal::Failure;
+use wave_terminal::{note, out};
 
 #[derive(Args, Debug)]
 pub struct MemoryArgs {

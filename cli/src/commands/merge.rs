@@ -7,8 +7,8 @@ use clap::Args;
 use serde_json::json;
 
 use wave_experiments::sweep::{Merged, Missing, RESULT_FILES, merge};
-use wave_lab::table;
-use wave_lab::terminal::{counted, note, out};
+use wave_terminal::Table;
+use wave_terminal::{counted, note, out};
 
 /// Number of shards to print at most: the commands of the rest follow the same pattern.
 const SHARDS_SHOWN: usize = 20;
@@ -98,9 +98,9 @@ fn refuse(args: &MergeArgs, missing: &Missing) {
         counted(missing.points, "point"),
         missing.damaged.len()
     );
-    let mut table = table(&["shard", "missing", "command"]);
+    let mut table = Table::new(3, ["shard", "missing", "command"]);
     for (shard, lacks, command) in missing.commands.iter().take(SHARDS_SHOWN) {
-        table.add_row([shard.clone(), lacks.to_string(), command.clone()]);
+        table.push([shard.clone(), lacks.to_string(), command.clone()]);
     }
     note!("{table}");
     if let Some(more) = missing.commands.len().checked_sub(SHARDS_SHOWN).filter(|more| *more > 0) {

@@ -10,9 +10,9 @@ use wave_sim::recorded::Schedule;
 
 use wave_app_record::record::{self, Recording, Whom};
 use wave_app_record::workload::interference;
-use wave_lab::Failure;
-use wave_lab::terminal::{counted, note, out};
 use wave_report::number::{micros, short};
+use wave_terminal::Failure;
+use wave_terminal::{counted, note, out};
 
 #[derive(Args, Debug)]
 #[command(

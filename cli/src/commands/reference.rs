@@ -6,10 +6,10 @@ use std::process::ExitCode;
 
 use clap::{Args, CommandFactory};
 use wave_agent::Registry;
-use wave_lab::Failure;
-use wave_lab::terminal::note;
 use wave_process::outputs::Output;
 use wave_scenario::reference::Field;
+use wave_terminal::Failure;
+use wave_terminal::note;
 
 use super::{Wave, scenarios};
 

@@ -5,12 +5,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use comfy_table::Table;
-use wave_lab::Failure;
-use wave_lab::table;
-use wave_lab::terminal::{note, out};
 use wave_paper::reproduce::group::GROUPS;
 use wave_paper::reproduce::{Kind, Reproduction, Row, Snapshot, run, words};
+use wave_terminal::Failure;
+use wave_terminal::{note, out};
 
 const ALL: &str = "all";
 
@@ -105,7 +103,7 @@ fn perform(args: &ReproduceArgs) -> Result<(), Failure> {
         let json = serde_json::to_string(&reproduction).map_err(Failure::cannot)?;
         out!("{json}");
     } else {
-        wave_lab::terminal::print(format_args!("{}", terminal(&reproduction)));
+        wave_terminal::print(format_args!("{}", terminal(&reproduction)));
         out!("{}", report.display());
     }
     let moved = earlier.map(|earlier| earlier.moved(&reproduction.rows)).unwrap_or_default();
@@ -128,6 +126,12 @@ fn chosen(ids: &[String]) -> Result<Vec<&'static str>, Failure> {
     Ok(GROUPS.iter().map(|group| group.id).filter(|id| meant(id)).collect())
 }
 
+/// Columns that a terminal has no room for.
+const ON_PAGE_ONLY: [&str; 3] = ["meaning", "in the paper", "name"];
+
+/// Columns that inputs of the model do not have.
+const OF_RESULTS: [&str; 5] = ["spread", "kind", "interval", "width", "inside"];
+
 /// A table with a row per printed figure, then a line per group; empty if the papers print no figure.
 fn terminal(reproduction: &Reproduction) -> String {
     let rows = &reproduction.rows;
@@ -144,12 +148,12 @@ fn terminal(reproduction: &Reproduction) -> String {
     }
     let mut text = String::new();
     if !results.is_empty() {
-        text.push_str(&format!("{}\n\n", results_table(&results)));
+        text.push_str(&format!("{}\n\n", words::table(&results).without(&ON_PAGE_ONLY)));
     }
     if !inputs.is_empty() {
         text.push_str(&format!(
             "Inputs of the model, taken from the papers: their agreement shows nothing.\n{}\n\n",
-            inputs_table(&inputs)
+            words::table(&inputs).without(&ON_PAGE_ONLY).without(&OF_RESULTS)
         ));
     }
     text.push_str(&lines);
@@ -159,67 +163,6 @@ fn terminal(reproduction: &Reproduction) -> String {
         }
     }
     text
-}
-
-fn results_table(rows: &[&Row]) -> Table {
-    let mut shown = table(&[
-        "group",
-        "figure",
-        "paper",
-        "ours",
-        "spread",
-        "difference",
-        "kind",
-        "interval",
-        "width",
-        "inside",
-    ]);
-    align_right(&mut shown, &[2, 3, 4, 5, 7, 8]);
-    for (group, figure, row) in named(rows) {
-        shown.add_row([
-            group,
-            figure,
-            &words::printed(row),
-            &words::ours(row),
-            &words::spread(row),
-            &words::difference(row),
-            &row.label(),
-            &words::interval(row),
-            &words::width(row),
-            words::inside(row),
-        ]);
-    }
-    shown
-}
-
-fn inputs_table(rows: &[&Row]) -> Table {
-    let mut shown = table(&["group", "figure", "paper", "ours", "difference"]);
-    align_right(&mut shown, &[2, 3, 4]);
-    for (group, figure, row) in named(rows) {
-        let (printed, ours, difference) =
-            (words::printed(row), words::ours(row), words::difference(row));
-        shown.add_row([group, figure, &printed, &ours, &difference]);
-    }
-    shown
-}
-
-/// Each row with its group's name (empty except in the group's first row) and its own name within the group.
-fn named<'a>(rows: &[&'a Row]) -> impl Iterator<Item = (&'a str, &'a str, &'a Row)> {
-    rows.chunk_by(|one, next| one.group == next.group).flat_map(|of_group| {
-        of_group.iter().enumerate().map(|(at, row)| {
-            let group = if at == 0 { words::title(&row.group) } else { "" };
-            let figure = row.id.strip_prefix(&row.group).unwrap_or(&row.id);
-            (group, figure.trim_start_matches('-'), *row)
-        })
-    })
-}
-
-fn align_right(table: &mut Table, columns: &[usize]) {
-    for column in columns {
-        if let Some(column) = table.column_mut(*column) {
-            column.set_cell_alignment(comfy_table::CellAlignment::Right);
-        }
-    }
 }
 
 #[cfg(test)]

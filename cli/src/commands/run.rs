@@ -17,9 +17,9 @@ use wave_app_record::workload;
 use wave_apps::agent::{check_policy, policies_of};
 use wave_apps::recording;
 use wave_experiments::kinds::{self, Host, Options, Wanted};
-use wave_lab::Failure;
-use wave_lab::terminal::{note, out};
 use wave_report::Report;
+use wave_terminal::Failure;
+use wave_terminal::{note, out};
 
 #[derive(Args, Debug)]
 #[command(

@@ -10,9 +10,9 @@ use super::run::program;
 use wave_apps::machine;
 use wave_experiments::kinds::{Host, OwnAgent};
 use wave_experiments::sweep::{self, Plan, Ran, Shard, Store, ThisMachine, Work, run_shard};
-use wave_lab::Failure;
-use wave_lab::interrupt;
-use wave_lab::terminal::{counted, note, out};
+use wave_terminal::Failure;
+use wave_terminal::interrupt;
+use wave_terminal::{counted, note, out};
 
 #[derive(Args, Debug)]
 #[command(after_help = "The scenario's table [sweep] lists values for fields of the file:

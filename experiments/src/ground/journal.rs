@@ -19,12 +19,12 @@ use serde_json::Value;
 
 use super::Failure;
 use wave_apps::machine;
-use wave_lab::interrupt;
-use wave_lab::progress::Progress;
-use wave_lab::terminal::{counted, note};
 use wave_process::places::existing_file;
 use wave_report::Directory;
 use wave_report::model::Machine;
+use wave_terminal::Progress;
+use wave_terminal::interrupt;
+use wave_terminal::{counted, note};
 
 /// The journal's file, until its run ends.
 pub const FILE: &str = "unfinished.jsonl";

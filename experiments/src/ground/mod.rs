@@ -17,9 +17,9 @@ pub(crate) mod udp_report;
 use std::sync::Arc;
 
 use wave_apps::recording::{Logs, Recording};
-use wave_lab::progress::Progress;
 use wave_report::RunResult;
 use wave_report::model::{Ladder, Paired, SATURATION_SERVED, VariantResult};
+use wave_terminal::Progress;
 use wave_workloads::arrivals::Mix;
 use wave_workloads::cpu;
 use wave_workloads::point::Limits;
@@ -32,7 +32,7 @@ pub use self::service::Work;
 pub use self::session::failed_point;
 use crate::kinds::requests::scenario::{Scenario, Variant, Workload};
 use crate::live::Feed;
-pub use wave_lab::Failure;
+pub use wave_terminal::Failure;
 
 /// A finished run.
 #[derive(Debug)]

@@ -13,8 +13,8 @@ use wave_workloads::service::{self, Calibrated, Clock, Served};
 
 use super::Failure;
 use crate::kinds::requests::scenario::{Class, Operation, Workload};
-use wave_lab::interrupt;
-use wave_lab::progress::Progress;
+use wave_terminal::Progress;
+use wave_terminal::interrupt;
 
 /// A filled database, and the service time of each class.
 #[derive(Debug)]

@@ -6,7 +6,8 @@ use maud::html;
 use serde::Serialize;
 use wave_report::model::Machine;
 use wave_report::plot::curves::{self, Curve};
-use wave_report::{Directory, ReportError, Table, document, facts, figure, folder};
+use wave_report::{Directory, ReportError, document, facts, figure, folder};
+use wave_terminal::Table;
 
 use super::neighbours::Neighbours;
 use super::{Failure, Journal, links, rounds};
@@ -84,7 +85,7 @@ impl Header {
             p { (self.description) }
             p { (page.setup) }
             p { strong { (self.conclusion) } }
-            @for table in &page.tables { (table.html()) }
+            @for table in &page.tables { (wave_report::table(table)) }
             p { (page.notes) }
             (figure(plot))
             (facts(&self.facts))

@@ -15,9 +15,9 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
-use wave_lab::terminal::{note, out};
-use wave_lab::{Failure, interrupt};
 use wave_report::Report;
+use wave_terminal::{Failure, interrupt};
+use wave_terminal::{note, out};
 
 use crate::ground::Journal;
 use crate::ground::journal::Identity;

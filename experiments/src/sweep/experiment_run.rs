@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use wave_lab::Failure;
+use wave_terminal::Failure;
 
 use crate::kinds::{Host, Kinds, OwnAgent, Wanted};
 use wave_apps::machine::hash;

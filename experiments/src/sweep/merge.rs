@@ -11,9 +11,9 @@ use super::experiment_run::figures;
 use super::plan::{Axis, Manifest, OneVariant, Row};
 use super::shard::Shard;
 use super::store::{Measured, Store};
-use wave_lab::Failure;
-use wave_lab::interrupt::quoted;
 use wave_report::sweep as report;
+use wave_terminal::Failure;
+use wave_terminal::interrupt::quoted;
 
 /// Names of the files that [`merge`] writes.
 pub const FILES: [&str; 3] = ["results.json", "results.csv", "report.html"];

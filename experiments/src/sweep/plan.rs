@@ -13,8 +13,8 @@ use crate::kinds::requests::scenario::{Machine, Run, Scenario, Scheduler, Varian
 use crate::kinds::requests::{has_points, scenario_of};
 use crate::kinds::{Host, Kinds, OwnAgent};
 use wave_apps::machine::hash;
-use wave_lab::Failure;
 use wave_scenario::{ScenarioError, Source};
+use wave_terminal::Failure;
 
 /// Version of the files' format in a store; any other is refused.
 const FORMAT: u32 = 2;

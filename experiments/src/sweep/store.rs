@@ -22,8 +22,8 @@ use wave_workloads::point::{Point, SearchResult};
 use super::plan::Manifest;
 use super::shard::Shard;
 use wave_apps::machine::hash;
-use wave_lab::Failure;
 use wave_report::make_folder;
+use wave_terminal::Failure;
 
 const MANIFEST: &str = "sweep.json";
 const POINTS: &str = "points";

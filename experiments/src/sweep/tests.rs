@@ -13,7 +13,7 @@ use wave_workloads::recorder::{Latency, encode, histogram};
 
 use super::*;
 use crate::kinds::Kinds;
-use wave_lab::Failure;
+use wave_terminal::Failure;
 
 const TEXT: &str = r#"name = "cores"
 description = "More & more cores"

@@ -15,13 +15,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
-use wave_lab::progress::Progress;
-use wave_lab::{Failure, interrupt};
 use wave_tcp_planted::executors::{Inline, Shape, Threads, VirtualTime};
 use wave_tcp_planted::pipeline::{Entry, Work};
 use wave_tcp_planted::planted::{Planted, plant};
 use wave_tcp_planted::stages::recover::{GoBackN, Recovery, Sack};
 use wave_tcp_testbed_planted::{By, Runs, Stages};
+use wave_terminal::Progress;
+use wave_terminal::{Failure, interrupt};
 use wave_wires::Frame;
 
 use crate::tcp::history::run_over;

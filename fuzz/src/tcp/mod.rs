@@ -14,11 +14,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use history::Outcome;
 use serde::Serialize;
-use wave_lab::progress::Progress;
-use wave_lab::terminal::counted;
-use wave_lab::{Failure, interrupt};
 pub use wave_tcp_planted::planted::Planted;
 use wave_tcp_planted::planted::plant;
+use wave_terminal::Progress;
+use wave_terminal::counted;
+use wave_terminal::{Failure, interrupt};
 
 /// Seeds that a thread takes at a time.
 const BATCH: u64 = 50;

@@ -11,8 +11,8 @@ use wave_core::log::{Ended, LogReader};
 use wave_core::subsystem::Show;
 
 use super::{Span, Trace};
-use crate::Failure;
-use crate::terminal::{counted, note, out, program};
+use wave_terminal::Failure;
+use wave_terminal::{counted, note, out, program};
 
 /// Arguments of `trace`.
 #[derive(Args, Debug)]

@@ -16,8 +16,8 @@ use wave_sim::requests::Load;
 use wave_workloads::point::{self, Limits, Point};
 
 use super::group;
-use wave_lab::Failure;
-use wave_lab::progress::Progress;
+use wave_terminal::Failure;
+use wave_terminal::Progress;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Done {

@@ -30,10 +30,10 @@ pub use figures::Figure;
 pub use rows::{Kind, Row};
 pub use snapshot::Snapshot;
 
-use wave_lab::Failure;
-use wave_lab::interrupt;
-use wave_lab::progress::Progress;
 use wave_report::make_folder;
+use wave_terminal::Failure;
+use wave_terminal::Progress;
+use wave_terminal::interrupt;
 
 /// The results of a run of `wave reproduce`.
 #[derive(Debug, Serialize)]

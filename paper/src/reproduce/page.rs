@@ -8,8 +8,8 @@ use super::figures::Figure;
 use super::group::GROUPS;
 use super::rows::{Kind, Row};
 use super::{Reproduction, plots, words};
-use wave_lab::Failure;
 use wave_report::{Directory, document, figure};
+use wave_terminal::Failure;
 
 /// Groups whose rows are drawn as bars: times and rates of one kind.
 const DRAWN: [&str; 2] = ["table3", "ladder"];
@@ -221,12 +221,12 @@ fn section(reproduction: &Reproduction, group: &str, plots: &[Plot<'_>]) -> Mark
             p { (sentence(what(group))) }
             @if !rows.is_empty() {
                 p { strong { (words::summary(group, &rows)) "." } }
-                (table(&rows))
+                (wave_report::table(&words::table(&rows).without(&WITHIN_A_GROUP)))
                 (whys(&rows))
             }
             @if !inputs.is_empty() {
                 p { "Inputs. They are used as they are, so their agreement says nothing." }
-                (table(&inputs))
+                (wave_report::table(&words::table(&inputs).without(&WITHIN_A_GROUP)))
                 (whys(&inputs))
             }
             @for plot in plots {
@@ -245,29 +245,8 @@ fn sentence(text: &str) -> String {
         .map_or_else(String::new, |first| format!("{}{}.", first.to_uppercase(), letters.as_str()))
 }
 
-fn table(rows: &[&Row]) -> Markup {
-    html! {
-        div.scroll { table {
-            thead { tr {
-                th { "figure" } th.n { "paper" } th.n { "ours" } th.n { "spread" } th.n { "difference" } th { "kind" }
-                th.n { "interval" } th.n { "width" } th { "paper inside" } th { "in the paper" } th { "name" }
-            } }
-            tbody { @for row in rows { tr {
-                td { (row.text) }
-                td.n { (words::printed(row)) }
-                td.n { (words::ours(row)) }
-                td.n { (words::spread(row)) }
-                td.n { (words::difference(row)) }
-                td { (row.label()) }
-                td.n { (words::interval(row)) }
-                td.n { (words::width(row)) }
-                td { (words::inside(row)) }
-                td { (row.place) }
-                td { code { (row.id) } }
-            } } }
-        } }
-    }
-}
+/// Columns that tables of several groups have.
+const WITHIN_A_GROUP: [&str; 2] = ["group", "figure"];
 
 /// Explanations of differences, once where several rows share one.
 fn whys(rows: &[&Row]) -> Markup {

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::rows::{Kind, Row};
-use wave_lab::Failure;
+use wave_terminal::Failure;
 
 /// A row has moved if it differs by more than this share of the earlier figure. A simulation repeats exactly, but another
 /// compiler or mathematics library may round differently.

@@ -4,6 +4,7 @@ use super::Reproduction;
 pub use super::group::title;
 use super::rows::{Kind, Row};
 use wave_report::plot::style::axis_number;
+use wave_terminal::Table;
 
 /// Differences up to this are called close, in percent of the printed figure; for figures in percent see [`CLOSE_POINTS`].
 pub const CLOSE_PERCENT: f64 = 3.0;
@@ -11,7 +12,7 @@ pub const CLOSE_PERCENT: f64 = 3.0;
 pub const CLOSE_POINTS: f64 = 1.0;
 
 /// The printed figure or range, with its unit.
-pub fn printed(row: &Row) -> String {
+fn printed(row: &Row) -> String {
     let [low, high] = row.paper_range;
     let unit = &row.unit;
     if high.is_infinite() {
@@ -28,7 +29,7 @@ pub fn printed(row: &Row) -> String {
 }
 
 /// Our figure with its unit.
-pub fn ours(row: &Row) -> String {
+fn ours(row: &Row) -> String {
     row.ours.map_or_else(|| "-".to_owned(), |ours| format!("{} {}", axis_number(ours), row.unit))
 }
 
@@ -44,7 +45,7 @@ pub fn difference(row: &Row) -> String {
 }
 
 /// Lowest and highest possible value of ours, given what the fit leaves open.
-pub fn interval(row: &Row) -> String {
+fn interval(row: &Row) -> String {
     let [low, high] = match row.interval {
         Some(interval) => interval,
         None => return "-".to_owned(),
@@ -53,7 +54,7 @@ pub fn interval(row: &Row) -> String {
 }
 
 /// Lowest and highest value under any seed.
-pub fn spread(row: &Row) -> String {
+fn spread(row: &Row) -> String {
     let (least, most) = (
         row.by_seed.iter().copied().reduce(f64::min),
         row.by_seed.iter().copied().reduce(f64::max),
@@ -95,12 +96,12 @@ pub fn resumed(reproduction: &Reproduction) -> String {
 }
 
 /// Width of the interval.
-pub fn width(row: &Row) -> String {
+fn width(row: &Row) -> String {
     row.width.map_or_else(|| "-".to_owned(), |width| format!("{width:.1}"))
 }
 
 /// Whether the printed figure lies in the interval.
-pub fn inside(row: &Row) -> &'static str {
+fn inside(row: &Row) -> &'static str {
     row.inside.map_or("-", |inside| if inside { "yes" } else { "no" })
 }
 
@@ -116,6 +117,48 @@ pub fn close(row: &Row) -> Option<bool> {
         (None, Some(points)) => Some(points.abs() <= CLOSE_POINTS),
         (None, None) => None,
     }
+}
+
+/// A row per printed figure. A group's name stands in its first row, and "figure" is a row's name within its group.
+pub fn table(rows: &[&Row]) -> Table {
+    let head = [
+        "group",
+        "figure",
+        "meaning",
+        "paper",
+        "ours",
+        "spread",
+        "difference",
+        "kind",
+        "interval",
+        "width",
+        "inside",
+        "in the paper",
+        "name",
+    ];
+    let mut table = Table::new(3, head).text(&["kind", "inside", "in the paper", "name"]);
+    for of_group in rows.chunk_by(|one, next| one.group == next.group) {
+        let mut group = title(&of_group[0].group);
+        for row in of_group {
+            let figure = row.id.strip_prefix(&row.group).unwrap_or(&row.id);
+            table.push([
+                std::mem::take(&mut group),
+                figure.trim_start_matches('-'),
+                &row.text,
+                &printed(row),
+                &ours(row),
+                &spread(row),
+                &difference(row),
+                &row.label(),
+                &interval(row),
+                &width(row),
+                inside(row),
+                &row.place,
+                &row.id,
+            ]);
+        }
+    }
+    table
 }
 
 /// How many of a group's rows are close, in a line. Kinds are counted separately: agreement of an input says nothing.

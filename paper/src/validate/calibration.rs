@@ -11,7 +11,7 @@ use super::model::{Model, cost, figure, tenths};
 use wave_experiments::kinds::requests::probe::{Bench, Native, gaps};
 use wave_experiments::kinds::requests::scenario::{Scenario, Variant};
 use wave_experiments::kinds::requests::sim::Simulated;
-use wave_lab::Failure;
+use wave_terminal::Failure;
 
 /// Service time in all of calibration. No held-out point uses it.
 pub const SERVICE_US: f64 = 8.0;

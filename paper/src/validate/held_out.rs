@@ -11,7 +11,7 @@ use wave_experiments::ground::fields::Trials;
 use wave_experiments::ground::rounds::{At, Curves, Rounds};
 use wave_experiments::kinds::requests::probe::Native;
 use wave_experiments::kinds::requests::scenario::{Scenario, Scheduler, Variant};
-use wave_lab::Failure;
+use wave_terminal::Failure;
 
 /// Lengths of a trial: what is counted, and the warm-up before it.
 const SECONDS: f64 = 0.05;

@@ -5,9 +5,9 @@ use std::process::Command;
 use std::rc::Rc;
 
 use serde::Serialize;
-use wave_lab::Failure;
-use wave_lab::progress::Progress;
 use wave_sim::recorded;
+use wave_terminal::Failure;
+use wave_terminal::Progress;
 use wave_workloads::cpu::monotonic_ns;
 
 use super::Runner;

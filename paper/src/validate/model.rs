@@ -13,7 +13,7 @@ use wave_workloads::point::Point;
 use wave_experiments::ground::fields::Link;
 use wave_experiments::kinds::requests::scenario::{Scenario, Variant};
 use wave_experiments::kinds::requests::sim::{Simulated, point};
-use wave_lab::Failure;
+use wave_terminal::Failure;
 
 /// Calibrated model of this machine.
 #[derive(Clone, Debug)]

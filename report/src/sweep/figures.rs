@@ -1,10 +1,8 @@
 //! Rows that are whole experiments: the figures in which they differ.
 
-use maud::{Markup, html};
-
 use super::{Row, Sheet};
-use crate::Table;
 use crate::number::short;
+use wave_terminal::Table;
 
 /// Figures that tables and plots show; results.csv has all.
 const SHOWN_MAX: usize = 8;
@@ -86,7 +84,7 @@ fn digits(number: f64) -> String {
     }
 }
 
-/// A row per combination: the axes, then the shown figures.
+/// A row per combination: the axes, the shown figures, and the point's id.
 pub(super) fn table(sheet: &Sheet<'_>) -> Table {
     let (shown, _) = shown(sheet);
     let axes = sheet.axes.iter().map(|axis| axis.name.clone());
@@ -95,9 +93,11 @@ pub(super) fn table(sheet: &Sheet<'_>) -> Table {
     let cell = |row: &Row<'_>, path| row.figure(path).map_or_else(|| "-".to_owned(), digits);
     let cells = |row: &Row<'_>| {
         let values = sheet.axes.iter().zip(row.at).map(|(axis, at)| axis.values[*at].clone());
-        values.chain(shown.iter().map(|path| cell(row, path))).collect()
+        let figures = shown.iter().map(|path| cell(row, path));
+        values.chain(figures).chain([row.id.to_owned()]).collect()
     };
-    Table::new(sheet.axes.len(), axes.chain(paths)).with(sheet.rows.iter().map(cells))
+    let head = axes.chain(paths).chain(["point".to_owned()]);
+    Table::new(sheet.axes.len(), head).text(&["point"]).with(sheet.rows.iter().map(cells))
 }
 
 /// A header and a row per combination: id, the axes by their paths, then all figures, empty where a row has none.
@@ -112,25 +112,4 @@ pub(super) fn csv(sheet: &Sheet<'_>) -> Vec<u8> {
     };
     let head = std::iter::once("id").chain(axes).chain(paths.iter().copied());
     crate::csv(head, sheet.rows.iter().map(row))
-}
-
-/// The table of the page.
-pub(super) fn rows(sheet: &Sheet<'_>) -> Markup {
-    let table = table(sheet);
-    html! {
-        section {
-            h2 { "Every combination" }
-            p {
-                @if let Some(selection) = selection(sheet) { (selection) " " }
-                "The whole results are in results.json, and each run's report in runs/."
-            }
-            div.scroll { table {
-                thead { tr { @for name in table.head() { th { (name) } } th { "point" } } }
-                tbody { @for (cells, row) in table.rows().iter().zip(&sheet.rows) { tr {
-                    @for (at, cell) in cells.iter().enumerate() { td.n[at >= sheet.axes.len()] { (cell) } }
-                    td { (row.id) }
-                } } }
-            } }
-        }
-    }
 }

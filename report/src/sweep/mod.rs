@@ -2,15 +2,15 @@
 //!
 //! The output has no times, hosts or durations: the same [`Sheet`] gives the same bytes.
 
+mod csv;
 mod figures;
 mod page;
 mod plot;
 mod table;
-mod terminal;
 
+pub use csv::csv;
 pub use page::page;
-pub use table::csv;
-pub use terminal::text;
+pub use table::text;
 
 use wave_workloads::point::{ClassLatency, Point, SearchResult};
 

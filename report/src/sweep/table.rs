@@ -1,100 +1,90 @@
-//! A row per combination, as CSV.
+//! A sweep's results as a table, for a terminal and for the page.
+
+use wave_workloads::point::SearchEnd;
 
 use super::{Row, Sheet, figures};
+use crate::number::{micros, short, thousands};
+use crate::terminal::marked;
+use wave_terminal::Table;
 
-const HEAD: [&str; 7] =
-    ["variant", "placement", "link", "policy", "workers", "seed", "load_per_second"];
+/// Maximum number of rows shown on a terminal; results.csv has all.
+const ROWS_MAX: usize = 60;
 
-const POINT: [&str; 8] = [
-    "saturation_per_second",
-    "search_end",
-    "achieved_per_second",
-    "served",
-    "sent",
-    "done",
-    "refused",
-    "duration_s",
-];
-
-/// The columns of one class, each prefixed with the class's name.
-const LATENCY: [&str; 8] =
-    ["count", "min_ns", "p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns", "mean_ns"];
-
-const TAIL: [&str; 2] = ["valid", "why_invalid"];
-
-/// A header and a row per combination: id, the axes by their paths, then the metrics, empty where there are none.
-pub fn csv(sheet: &Sheet<'_>) -> Vec<u8> {
-    if sheet.is_of_runs() {
-        return figures::csv(sheet);
+/// A row per combination, for a terminal.
+pub fn text(sheet: &Sheet<'_>) -> String {
+    let notice = sheet.notice().map_or_else(String::new, |notice| format!("{notice}\n\n"));
+    let p999 = p999(sheet);
+    let mut table = match sheet.is_of_runs() {
+        true => figures::table(sheet),
+        false => table(sheet).without(&[&p999, "note"]),
     }
-    let mut classes: Vec<&str> = Vec::new();
-    for class in sheet.rows.iter().filter_map(|row| row.point).flat_map(|point| &point.classes) {
-        if !classes.contains(&class.name.as_str()) {
-            classes.push(&class.name);
-        }
-    }
-    let mut header = vec!["id".to_owned()];
-    header.extend(sheet.axes.iter().map(|axis| axis.name.clone()));
-    header.extend(HEAD.iter().chain(&POINT).map(|name| (*name).to_owned()));
-    header
-        .extend(classes.iter().flat_map(|class| LATENCY.map(|column| format!("{class}_{column}"))));
-    header.extend(TAIL.map(str::to_owned));
-
-    crate::csv(header, sheet.rows.iter().map(|row| record(sheet, row, &classes)))
+    .without(&["point"]);
+    let more = match table.truncate(ROWS_MAX) {
+        0 => String::new(),
+        more => format!("\nand {more} more rows in results.csv"),
+    };
+    let selection = sheet.is_of_runs().then(|| figures::selection(sheet)).flatten();
+    format!(
+        "{notice}{table}{more}{}",
+        selection.map_or_else(String::new, |told| format!("\n{told}"))
+    )
 }
 
-/// The fields of a row. Numbers have the shortest form that reads back to the same bits.
-fn record(sheet: &Sheet<'_>, row: &Row<'_>, classes: &[&str]) -> Vec<String> {
-    let optional = |number: Option<f64>| number.map_or_else(String::new, |n| n.to_string());
-    let mut record = vec![row.id.to_owned()];
-    record.extend(sheet.axes.iter().zip(row.at).map(|(axis, at)| axis.values[*at].clone()));
-    let Some(one) = &row.one else { return record };
-    record.extend([
-        one.variant.to_owned(),
-        one.placement.to_owned(),
-        one.link.to_owned(),
-        one.policy.to_owned(),
-        one.workers.to_string(),
-        one.seed.to_string(),
-        optional(one.load_per_second),
-        optional(row.search.and_then(|search| search.saturation_per_second)),
-        row.search.map_or_else(String::new, |search| end(search.end)),
-    ]);
-    let Some(point) = row.point else {
-        let rest = POINT.len() - 2 + LATENCY.len() * classes.len() + TAIL.len();
-        record.extend(std::iter::repeat_n(String::new(), rest));
-        return record;
-    };
-    record.extend([
-        point.achieved_per_second.to_string(),
-        point.served().to_string(),
-        point.sent.to_string(),
-        point.done.to_string(),
-        point.refused.to_string(),
-        point.duration_s.to_string(),
-    ]);
-    for name in classes {
-        match point.latency(name) {
-            Some(latency) => record.extend([
-                latency.count.to_string(),
-                latency.min_ns.to_string(),
-                latency.p50_ns.to_string(),
-                latency.p90_ns.to_string(),
-                latency.p99_ns.to_string(),
-                latency.p999_ns.to_string(),
-                latency.max_ns.to_string(),
-                latency.mean_ns.to_string(),
-            ]),
-            None => record.extend(LATENCY.map(|_| String::new())),
+/// The name of the last percentile's column.
+fn p999(sheet: &Sheet<'_>) -> String {
+    format!("{} p99.9\nus", sheet.headline())
+}
+
+/// A row per combination. Latencies of an invalid point are in brackets, and a search that ended without a saturation says how.
+pub(super) fn table(sheet: &Sheet<'_>) -> Table {
+    let mut head: Vec<String> = sheet.axes.iter().map(|axis| axis.name.clone()).collect();
+    head.extend(
+        ["variant", "saturation\nk/s", "offered\nk/s", "achieved\nk/s", "served\n%"]
+            .map(str::to_owned),
+    );
+    head.extend(["p50", "p99"].map(|percentile| format!("{} {percentile}\nus", sheet.headline())));
+    head.extend([p999(sheet), "note".to_owned(), "point".to_owned()]);
+    let mut table = Table::new(sheet.axes.len() + 1, head).text(&["note", "point"]);
+    for row in &sheet.rows {
+        match row.valid() {
+            true => table.push(cells(sheet, row)),
+            false => table.push_as("invalid", cells(sheet, row)),
         }
     }
-    record.push(point.generator.valid.to_string());
-    record.push(point.generator.why_invalid.clone().unwrap_or_default());
-    record
+    let is_searched = sheet.rows.iter().any(|row| row.search.is_some());
+    if is_searched { table } else { table.without(&["saturation\nk/s"]) }
+}
+
+fn cells(sheet: &Sheet<'_>, row: &Row<'_>) -> Vec<String> {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let mut cells: Vec<String> =
+        sheet.axes.iter().zip(row.at).map(|(axis, at)| axis.values[*at].clone()).collect();
+    cells.push(row.variant().to_owned());
+    let saturation = row.search.map(|search| {
+        let rate = search.saturation_per_second;
+        rate.map_or_else(|| end(search.end).replace('-', " "), thousands)
+    });
+    cells.push(or_dash(saturation));
+    let point = row.point;
+    cells.push(or_dash(point.map(|point| thousands(point.offered_per_second))));
+    cells.push(or_dash(point.map(|point| thousands(point.achieved_per_second))));
+    cells.push(or_dash(point.map(|point| short(point.served() * 100.0))));
+    let latency = row.headline().map(|class| class.latency);
+    for time in [
+        latency.map(|latency| latency.p50_ns),
+        latency.map(|latency| latency.p99_ns),
+        latency.map(|latency| latency.p999_ns),
+    ] {
+        cells.push(or_dash(time.map(|ns| marked(micros(ns), row.valid()))));
+    }
+    let invalid = point.filter(|_| !row.valid());
+    let why = invalid.map(|point| point.generator.why_invalid.as_deref().unwrap_or("invalid"));
+    cells.extend([why.unwrap_or_default().to_owned(), row.id.to_owned()]);
+    cells
 }
 
 /// The end of a search, named as in JSON.
-pub(super) fn end(end: wave_workloads::point::SearchEnd) -> String {
+pub(super) fn end(end: SearchEnd) -> String {
     let text = serde_json::to_value(end).ok();
     text.as_ref().and_then(|text| text.as_str()).unwrap_or_default().to_owned()
 }

@@ -20,8 +20,8 @@ use wave_workloads::rocksdb::Database;
 use remedies::Remedies;
 use wave_apps::machine;
 use wave_experiments::ground::seating;
-use wave_lab::terminal::{counted, out};
 use wave_scenario::size;
+use wave_terminal::{counted, out};
 
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:

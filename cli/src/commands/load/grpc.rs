@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use clap::{ArgGroup, Args};
 use serde_json::json;
-use wave_lab::terminal::counted;
-use wave_lab::{Failure, interrupt};
 use wave_report::number::short;
+use wave_terminal::counted;
+use wave_terminal::{Failure, interrupt};
 use wave_workloads::cpu;
 use wave_workloads::grpc::load::{
     Answers, ByKind, CallSettings, Closed, Error, Generator, Open, Target,

@@ -10,11 +10,11 @@ use std::thread;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use wave_lab::Failure;
-use wave_lab::progress::Progress;
-use wave_lab::terminal::note;
-use wave_report::Table;
 use wave_report::number::micros;
+use wave_terminal::Failure;
+use wave_terminal::Progress;
+use wave_terminal::Table;
+use wave_terminal::note;
 use wave_workloads::point::{ClassLatency, GeneratorLag};
 
 /// Kind of load.

@@ -10,9 +10,9 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 use signal_hook::consts::SIGINT;
-use wave_lab::Failure;
-use wave_lab::terminal::counted;
 use wave_report::number::short;
+use wave_terminal::Failure;
+use wave_terminal::counted;
 use wave_workloads::cpu;
 use wave_workloads::udp::{Ends, Error, Generator, Outcome, Settings, UdpMix};
 

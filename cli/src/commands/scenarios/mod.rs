@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Value, json};
 use wave_app_linux::file as enclaves;
-use wave_lab::terminal::{note, out};
 use wave_scenario::reference::{Field, fields_of};
+use wave_terminal::{note, out};
 
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:

@@ -25,8 +25,8 @@ use wave_workloads::rocksdb::{self, Database};
 
 use crate::interop;
 use wave_experiments::store;
-use wave_lab::Failure;
-use wave_lab::progress::Progress;
+use wave_terminal::Failure;
+use wave_terminal::Progress;
 
 #[derive(Args, Debug)]
 pub struct ServeArgs {

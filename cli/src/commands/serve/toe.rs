@@ -13,9 +13,9 @@ use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use wave_confine::{Profile, Role};
-use wave_lab::Failure;
 use wave_posix::{Stream, StreamId, Toe};
 use wave_process::tell;
+use wave_terminal::Failure;
 
 /// Maximum number of connections that wait to be accepted.
 const BACKLOG: u16 = 128;

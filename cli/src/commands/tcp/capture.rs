@@ -12,9 +12,9 @@ use clap::Args;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use wave_agent::OutputFile;
 use wave_front_tcp::{CaptureRequest, captures_path};
-use wave_lab::Failure;
 use wave_process::say;
 use wave_process::words::counted;
+use wave_terminal::Failure;
 
 use super::default_socket;
 

@@ -4,9 +4,9 @@ use clap::Args;
 use serde_json::json;
 use wave_apps::machine;
 use wave_fuzz::executors::{self, Found};
-use wave_lab::Failure;
-use wave_lab::table;
-use wave_lab::terminal::out;
+use wave_terminal::Failure;
+use wave_terminal::Table;
+use wave_terminal::out;
 
 /// Seeds to compare, and the form of the output.
 #[derive(Args, Debug)]
@@ -75,14 +75,13 @@ pub fn executors(args: &ExecutorsArgs) -> Result<(), Failure> {
 
 fn text(found: &Found) -> String {
     let mut executors =
-        table(&["executor", "entries", "segments", "copies", "notices", "most in flight"]);
+        Table::new(1, ["executor", "entries", "segments", "copies", "notices", "most in flight"]);
     for (name, counts) in
         [("inline", found.inline), ("threads", found.threads), ("virtual time", found.virtual_time)]
     {
         let counts =
             [counts.entries, counts.segments, counts.writes, counts.notices, counts.in_flight_max];
-        executors
-            .add_row([name.to_owned()].into_iter().chain(counts.map(|count| count.to_string())));
+        executors.push([name.to_owned()].into_iter().chain(counts.map(|count| count.to_string())));
     }
     let kinds = found.entries_by_kind;
     let verdict = |is_so| if is_so { "yes" } else { "no" };

@@ -7,9 +7,9 @@ use clap::Args;
 use wave_agent::Seat;
 use wave_confine::{Profile, Role, User};
 use wave_front_tcp::{HandoverError, Predecessor, TcpFront, WireKind, steering_over};
-use wave_lab::Failure;
 use wave_process::cpus::Cpus;
 use wave_process::tell;
+use wave_terminal::Failure;
 use wave_wires::{Interface, InterfaceOptions, Tap, Wire};
 
 use super::default_socket;

@@ -10,8 +10,8 @@ use std::process::Command;
 use clap::Args;
 use rustix::io::Errno;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
-use wave_lab::Failure;
 use wave_posix::{find_program, inspect_program};
+use wave_terminal::Failure;
 
 use super::default_socket;
 use super::sanitizers;

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use comfy_table::{Table, presets};
 use serde_json::{Value, json};
-use wave_lab::terminal::print;
 use wave_process::say;
 use wave_tcp_script::RunError;
 use wave_tcp_script::suite::{self, Outcome};
+use wave_terminal::Table;
+use wave_terminal::print;
 
 /// Exit code: a script failed, or a mutant passed.
 const FAILED: u8 = 1;
@@ -88,9 +88,7 @@ pub fn script(args: &ScriptArgs) -> ExitCode {
 }
 
 fn show(outcomes: &[Outcome], has_mutants: bool) {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    table.set_header(["script", "verdict"]);
+    let mut table = Table::new(2, ["script", "verdict"]);
     for outcome in outcomes {
         let verdict = match &outcome.result {
             Ok(()) if has_mutants => format!("passed, {} mutants", outcome.mutants),
@@ -98,9 +96,9 @@ fn show(outcomes: &[Outcome], has_mutants: bool) {
             Err(RunError::Failed(_)) => "FAILED".to_owned(),
             Err(RunError::Bad(_)) => "not a valid script".to_owned(),
         };
-        table.add_row([outcome.path.display().to_string(), verdict]);
+        table.push([outcome.path.display().to_string(), verdict]);
     }
-    print(format_args!("{table}\n"));
+    print(format_args!("{}\n", table.plain()));
     for Outcome { path, result, survivors, .. } in outcomes {
         let path = path.display();
         match result {

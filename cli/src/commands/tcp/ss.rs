@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use comfy_table::{Table, presets};
 use serde_json::Value;
 use wave_front_tcp::path_of;
-use wave_lab::Failure;
-use wave_lab::terminal::print;
+use wave_terminal::Failure;
+use wave_terminal::Table;
+use wave_terminal::print;
 
 use super::default_socket;
 
@@ -48,16 +48,15 @@ pub fn ss(args: &SsArgs) -> Result<(), Failure> {
         print(format_args!("{report}\n"));
         return Ok(());
     }
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    table.set_header(["State", "Recv-Q", "Send-Q", "Local", "Peer", "pid", "details"]);
+    let head = ["State", "Recv-Q", "Send-Q", "Local", "Peer", "pid", "details"];
+    let mut table = Table::new(head.len(), head);
     for socket in report["sockets"].as_array().into_iter().flatten() {
         let text = |key: &str| match &socket[key] {
             Value::Null => "-".to_owned(),
             Value::String(text) => text.clone(),
             value => value.to_string(),
         };
-        table.add_row([
+        table.push([
             text("state"),
             text("recv_q"),
             text("send_q"),
@@ -67,7 +66,7 @@ pub fn ss(args: &SsArgs) -> Result<(), Failure> {
             details(socket),
         ]);
     }
-    print(format_args!("{}\n", table.trim_fmt()));
+    print(format_args!("{}\n", table.plain()));
     refusals(&report["refusals"]);
     if args.counters {
         print(format_args!("\n"));

@@ -9,15 +9,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use comfy_table::{Table, presets};
 use serde_json::Value;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use wave_front_tcp::{TraceRequest, traces_path};
-use wave_lab::Failure;
-use wave_lab::terminal::print;
 use wave_process::say;
 use wave_process::words::counted;
 use wave_tcp::trace::Point;
+use wave_terminal::Failure;
+use wave_terminal::Table;
+use wave_terminal::print;
 
 use super::default_socket;
 
@@ -116,14 +116,12 @@ pub fn trace(args: &TraceArgs) -> Result<(), Failure> {
 }
 
 fn list() {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    table.set_header(["point", "stage", "values", "meaning"]);
+    let mut table = Table::new(4, ["point", "stage", "values", "meaning"]);
     for point in Point::ALL {
         let values = point.values().join(" ");
-        table.add_row([point.name(), point.stage(), values.trim(), point.about().trim()]);
+        table.push([point.name(), point.stage(), values.trim(), point.about().trim()]);
     }
-    print(format_args!("{table}\n"));
+    print(format_args!("{}\n", table.plain()));
 }
 
 /// A record as text.

@@ -11,12 +11,12 @@ use wave_front_tcp::{
     Captures, Door, DoorOptions, GroupWires, Inquiries, Paths, Successors, TcpFront, TcpOptions,
     Traces, WireKind, holder_of, steering_over,
 };
-use wave_lab::Failure;
 use wave_process::cpus::Cpus;
 use wave_process::{say, tell};
 use wave_tcp::congestion::Algorithm;
 use wave_tcp::control::{Bounds, Ipv6Home};
 use wave_tcp::steering::{GROUPS_MAX, Steering};
+use wave_terminal::Failure;
 use wave_wires::{Interface, InterfaceOptions, MTU_MIN, MTU_MIN_V6, Spread, Tap, TapOptions, Wire};
 
 use super::default_socket;

@@ -16,13 +16,14 @@ use wave_experiments::ground::fields::{Name, ascending};
 use wave_experiments::ground::rounds::over_rounds;
 use wave_experiments::ground::{Journal, planned};
 use wave_experiments::kinds::{Experiment, Kind, Wanted, digest, keep_when_interrupted};
-use wave_lab::Failure;
-use wave_lab::progress::Progress;
 use wave_report::model::Figure;
 use wave_report::number::thousands;
-use wave_report::{Directory, Report, Table, csv, document, folder};
+use wave_report::{Directory, Report, csv, document, folder};
 use wave_scenario::reference::fields_of;
 use wave_scenario::{ScenarioError, Source};
+use wave_terminal::Failure;
+use wave_terminal::Progress;
+use wave_terminal::Table;
 
 /// What a program registers by `Kinds::with`.
 pub static KIND: Kind = Kind {
@@ -166,8 +167,10 @@ impl Report for Trips {
         let rows = rows.map(|row| [row.bytes.to_string(), row.per_second.value.to_string()]);
         directory.write("rows.csv", &csv(["bytes", "per_second"], rows))?;
         directory.write("results.json", self.json()?.as_bytes())?;
-        let page =
-            document(&self.scenario, &html! { p { (self.description) } (self.table().html()) });
+        let page = document(
+            &self.scenario,
+            &html! { p { (self.description) } (wave_report::table(&self.table())) },
+        );
         directory.write("report.html", page.as_bytes())?;
         Ok(directory.into_path())
     }

@@ -39,10 +39,10 @@ use wave_app_memory::overhead::Before;
 use wave_app_memory::sample::Sample;
 use wave_apps::agent::AgentProcess;
 use wave_apps::machine;
-use wave_lab::progress::Progress;
 use wave_report::number::short;
 use wave_report::{Report, slug};
 use wave_scenario::reference::fields_of;
+use wave_terminal::Progress;
 
 pub(super) static KIND: Kind = Kind {
     names: &["memory"],
@@ -94,7 +94,7 @@ pub fn run(
 ) -> Result<MemoryResult, Failure> {
     let end = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        wave_lab::interrupt::register_unless_ignored(signal, &end)?;
+        wave_terminal::interrupt::register_unless_ignored(signal, &end)?;
     }
     if let Some(directory) = record {
         std::fs::create_dir_all(directory).map_err(|error| {

@@ -3,10 +3,10 @@
 use maud::html;
 
 use super::report::{MemoryResult, Ran, Second, Variant};
-use wave_lab::Failure;
 use wave_report::number::short;
 use wave_report::plot::curves::{self, Curve};
 use wave_report::{document, facts, figure};
+use wave_terminal::Failure;
 
 impl MemoryResult {
     /// The plots, by file name.
@@ -68,7 +68,7 @@ impl MemoryResult {
             section {
                 h2 { "With and without" }
                 p { "Latencies are those after the warm-up, in microseconds; GETs count from when they were due." }
-                (self.table().html())
+                (wave_report::table(&self.table()))
                 @for Variant { ran, compared, .. } in &self.variants {
                     @if let Some(compared) = compared { h3 { (ran.name) } pre { (compared.text()) } }
                 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::process::{Order, Ready, Told};
 use wave_apps::launch::{self, Process};
-use wave_lab::Failure;
+use wave_terminal::Failure;
 
 /// Time allowed for the process to end after its input has.
 const END_PATIENCE: Duration = Duration::from_secs(20);

@@ -21,8 +21,8 @@ use crate::kinds::requests::sim::point::sink;
 use wave_app_memory::sample::{Sample, held_by_guard};
 use wave_apps::machine;
 use wave_apps::recording::{Logs, Recording};
-use wave_lab::progress::Progress;
 use wave_scenario::size::{Size, show};
+use wave_terminal::Progress;
 
 const PAGE_BYTES: u64 = 4096;
 const STRIP_PAGES: u64 = STRIP_BATCHES as u64 * BATCH_PAGES as u64;

@@ -19,16 +19,16 @@ use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use wave_lab::Failure;
 use wave_sched::policies;
+use wave_terminal::Failure;
 
 use self::scenario::{Form, Machine, Scenario};
 use super::{Experiment, Host, Kind, OwnAgent, Report, Wanted, digest};
 use crate::ground::{Finished, Journal};
 use crate::live::{Feed, Live};
-use wave_lab::interrupt;
 use wave_scenario::reference::fields_of;
 use wave_scenario::{ScenarioError, Source, kind_of};
+use wave_terminal::interrupt;
 
 pub(crate) static KIND: Kind = Kind {
     names: NAMES,

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use wave_apps::machine;
 use wave_apps::recording::Recording;
-use wave_lab::Failure;
-use wave_lab::progress::Progress;
 use wave_report::RunResult;
 use wave_report::model::SATURATION_LIMIT_US;
+use wave_terminal::Failure;
+use wave_terminal::Progress;
 use wave_workloads::cpu;
 
 use super::scenario::{Kind, Machine, Scenario};

@@ -24,7 +24,7 @@ use crate::ground::{Failure, Ground};
 use crate::kinds::requests::scenario::{Class, Operation, Scenario, Variant};
 use crate::live::Feed;
 use crate::measure::Preempted;
-use wave_lab::progress::Progress;
+use wave_terminal::Progress;
 
 /// The class of RANGE queries.
 const RANGE: &str = "RANGE";

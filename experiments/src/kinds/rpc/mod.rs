@@ -32,11 +32,11 @@ use crate::ground::{
 };
 use wave_apps::machine;
 use wave_apps::recording::Recording;
-use wave_lab::interrupt;
-use wave_lab::progress::Progress;
 use wave_report::model::SATURATION_SERVED;
 use wave_report::{Report, RunResult};
 use wave_scenario::reference::fields_of;
+use wave_terminal::Progress;
+use wave_terminal::interrupt;
 
 pub(super) static KIND: Kind = Kind {
     names: &["rpc"],

@@ -12,10 +12,11 @@ use crate::ground::rounds::Curves;
 use crate::ground::saturation::{put_saturations, saturation};
 use crate::ground::system::Delta;
 use crate::kinds::rpc::{Rpc, RpcPlacement, Stack};
+use wave_report::RunResult;
 use wave_report::model::{Figure, ServedShare, VariantResult};
 use wave_report::number::{difference, micros, short, thousands};
 use wave_report::terminal::{self, Section, marked};
-use wave_report::{RunResult, Table};
+use wave_terminal::Table;
 
 /// Name of the agents' part of an account in native runs, which includes polling: they look for work as long as they have a
 /// CPU.
@@ -540,5 +541,5 @@ pub fn table(result: &RunResult) -> String {
     {
         notes.push(format!("{}: {} times the load of {to}", share.name, share.words()));
     }
-    Section { table: table.to_string(), notes }.to_string()
+    Section::new(&table, notes).to_string()
 }

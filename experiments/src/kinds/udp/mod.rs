@@ -25,9 +25,9 @@ use crate::ground::{
 };
 use crate::store;
 use wave_apps::agent::AgentProcess;
-use wave_lab::progress::Progress;
 use wave_report::Report;
 use wave_scenario::reference::fields_of;
+use wave_terminal::Progress;
 
 pub(super) static KIND: Kind = Kind {
     names: &["udp"],

@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use wave_lab::Failure;
-use wave_lab::terminal::counted;
 use wave_report::model::Figure;
 use wave_report::number::{short, thousands};
 use wave_report::terminal::wrapped;
-use wave_report::{Report, Table, csv};
+use wave_report::{Report, csv};
+use wave_terminal::Failure;
+use wave_terminal::Table;
+use wave_terminal::counted;
 
 use super::Measured;
 use crate::ground::rounds::over_rounds;

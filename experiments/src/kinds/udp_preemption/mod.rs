@@ -25,9 +25,9 @@ use crate::ground::point::Terms;
 use crate::ground::seating;
 use crate::ground::udp_report::Header;
 use crate::ground::{Failure, Journal, enough_cpus, planned};
-use wave_lab::progress::Progress;
 use wave_report::Report;
 use wave_scenario::reference::fields_of;
+use wave_terminal::Progress;
 
 pub(super) static KIND: Kind = Kind {
     names: &["udp-preemption"],

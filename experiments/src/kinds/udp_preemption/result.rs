@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use wave_compare::{Better, Pool, median};
-use wave_lab::Failure;
-use wave_lab::terminal::counted;
 use wave_report::model::{Figure, SATURATION_SERVED};
 use wave_report::number::{micros, short, thousands};
 use wave_report::plot::curves::Curve;
 use wave_report::terminal::wrapped;
-use wave_report::{Report, Table, csv};
+use wave_report::{Report, csv};
+use wave_terminal::Failure;
+use wave_terminal::Table;
+use wave_terminal::counted;
 use wave_workloads::point::ClassLatency;
 use wave_workloads::udp::Outcome;
 

@@ -23,8 +23,9 @@ use wave_process::words::counted;
 use wave_report::model::Machine;
 use wave_report::number::{micros, short};
 use wave_report::terminal::{Section, wrapped};
-use wave_report::{Directory, Report, Table, csv};
+use wave_report::{Directory, Report, csv};
 use wave_scenario::size::{show, show_signed};
+use wave_terminal::Table;
 
 /// The paper's unit for the cost of managing memory.
 const PER_BYTES: f64 = (4_u64 << 30) as f64;

@@ -22,9 +22,9 @@ use crate::ground::{Finished, Journal};
 use crate::ground::Failure;
 use crate::kinds::requests::scenario::{Kind, Scenario, Threads, Variant};
 use wave_apps::recording::Recording;
-use wave_lab::progress::Progress;
 use wave_report::RunResult;
 use wave_report::model::SATURATION_LIMIT_US;
+use wave_terminal::Progress;
 
 /// Shared context of every kind of scenario.
 struct Ground<'a> {

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::ground::Failure;
 use wave_agent::panics::caught;
-use wave_lab::progress::Progress;
+use wave_terminal::Progress;
 
 /// Does `work` for each of `jobs`, and returns the results in the jobs' order. After a failure no further job is started; the
 /// first failure is returned.

@@ -21,7 +21,7 @@ use crate::ground::session::failed_point;
 use crate::ground::system::Delta;
 use wave_apps::recording::{self, Logs};
 
-use wave_lab::terminal::note;
+use wave_terminal::note;
 
 /// Converts a simulated outcome of `load` to a load point.
 pub fn point(load: &Load, outcome: &Outcome) -> Point {

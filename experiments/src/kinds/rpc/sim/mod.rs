@@ -29,8 +29,8 @@ use crate::kinds::requests::sim::point::{delta, point, sinks};
 use crate::kinds::rpc::{Rpc, RpcPlacement, Stack};
 use wave_apps::machine;
 use wave_apps::recording::Recording;
-use wave_lab::progress::Progress;
 use wave_report::RunResult;
+use wave_terminal::Progress;
 
 /// After this many unserved loads in a row, a variant is offered no higher ones.
 const SATURATED_LOADS: usize = 2;

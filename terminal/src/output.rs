@@ -18,7 +18,7 @@ use crate::Failure;
 #[doc(hidden)]
 macro_rules! out {
     ($($arg:tt)*) => {
-        $crate::terminal::print(format_args!("{}\n", format_args!($($arg)*)))
+        $crate::print(format_args!("{}\n", format_args!($($arg)*)))
     };
 }
 
@@ -27,11 +27,10 @@ macro_rules! out {
 #[doc(hidden)]
 macro_rules! note {
     ($($arg:tt)*) => {
-        $crate::terminal::remark(format_args!("{}\n", format_args!($($arg)*)))
+        $crate::remark(format_args!("{}\n", format_args!($($arg)*)))
     };
 }
 
-pub use crate::{note, out};
 pub use wave_process::words::counted;
 
 /// The name by which the program was started, without folders, for use in messages.

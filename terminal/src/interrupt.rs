@@ -9,8 +9,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::Failure;
-use crate::progress::Progress;
-use crate::terminal::counted;
+use crate::Progress;
+use crate::counted;
 
 /// Folders to remove when the process is interrupted.
 static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
