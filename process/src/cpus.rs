@@ -68,23 +68,69 @@ impl Deref for Cpus {
     }
 }
 
-/// The CPUs that this thread may use.
+/// The CPUs that this thread may run on, ascending. Before it is pinned, these are the CPUs that the process was given at its start.
 pub fn allowed() -> io::Result<Vec<usize>> {
-    let set = sched_getaffinity(None)?;
-    Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
+    Ok(members(&sched_getaffinity(None)?))
 }
 
-/// Lets this thread run on these CPUs only.
+fn members(set: &CpuSet) -> Vec<usize> {
+    (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
+}
+
+/// The first two CPUs that this process may use.
+///
+/// # Errors
+/// There is only one.
+pub fn two() -> io::Result<[usize; 2]> {
+    match allowed()?[..] {
+        [first, second, ..] => Ok([first, second]),
+        ref cpus => Err(io::Error::other(format!(
+            "two CPUs are needed, but this process may use only {}: see `taskset -pc $$`",
+            cpus.len()
+        ))),
+    }
+}
+
+/// Lets this thread, and those that it starts from now on, run on these CPUs only. They need not be among the CPUs that it may run on
+/// now. On an error its CPUs do not change.
+///
+/// # Errors
+/// The list is empty. A CPU does not exist, or is denied to this process by the limit of a container or service: the message says how
+/// to start the process with it.
 pub fn pin(cpus: &[usize]) -> io::Result<()> {
-    pin_to(None, cpus)
+    let invalid = |text: String| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    if cpus.is_empty() {
+        return invalid("no CPU was given to pin to".to_owned());
+    }
+    let before = sched_getaffinity(None)?;
+    // Linux ignores CPUs that may not be used, and refuses only if none remains.
+    let refused = match pin_thread(0, cpus) {
+        Ok(()) => {
+            let allowed = allowed()?;
+            !cpus.iter().all(|cpu| allowed.contains(cpu))
+        }
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => true,
+        Err(error) => return Err(error),
+    };
+    if !refused {
+        return Ok(());
+    }
+    let allowed = widest();
+    sched_setaffinity(None, &before)?;
+    let allowed = allowed?;
+    let cpu = cpus.iter().find(|cpu| !allowed.contains(cpu)).unwrap_or(&cpus[0]);
+    let allowed = ranges(&allowed);
+    invalid(format!(
+        "CPU {cpu} is not among the CPUs this process may use ({allowed}): choose from those, or if the machine has it, start the \
+         process with: systemd-run --scope -p AllowedCPUs={allowed},{cpu} <command>"
+    ))
 }
 
-/// Lets the thread of this id run on these CPUs only; 0 is the calling one.
+/// Lets the thread of this id run on those of these CPUs that it may use; 0 is the calling thread.
+///
+/// # Errors
+/// It may use none of them, or is another user's.
 pub fn pin_thread(thread: i32, cpus: &[usize]) -> io::Result<()> {
-    pin_to(Pid::from_raw(thread), cpus)
-}
-
-fn pin_to(thread: Option<Pid>, cpus: &[usize]) -> io::Result<()> {
     let mut set = CpuSet::new();
     for &cpu in cpus {
         if cpu >= CpuSet::MAX_CPU {
@@ -92,7 +138,23 @@ fn pin_to(thread: Option<Pid>, cpus: &[usize]) -> io::Result<()> {
         }
         set.set(cpu);
     }
-    Ok(sched_setaffinity(thread, &set)?)
+    Ok(sched_setaffinity(Pid::from_raw(thread), &set)?)
+}
+
+/// All CPUs that this thread could be pinned to. Also lets it run on any of them.
+fn widest() -> io::Result<Vec<usize>> {
+    let every: Vec<usize> = (0..CpuSet::MAX_CPU).collect();
+    pin_thread(0, &every)?;
+    allowed()
+}
+
+/// Ascending numbers as Linux writes them: `0-3,8`.
+fn ranges(cpus: &[usize]) -> String {
+    let runs = cpus.chunk_by(|a, b| a + 1 == *b).map(|run| match run {
+        [first, .., last] => format!("{first}-{last}"),
+        _ => run[0].to_string(),
+    });
+    runs.collect::<Vec<_>>().join(",")
 }
 
 /// How far two CPUs are from each other.

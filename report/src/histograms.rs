@@ -2,31 +2,8 @@
 
 use std::collections::HashSet;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use hdrhistogram::Histogram;
-use hdrhistogram::serialization::Deserializer;
-
 use super::model::RunResult;
 use crate::slug;
-
-/// `histogram` as [`super::model::ClassLatency::histogram_base64`] has it: V2, deflated.
-#[cfg(test)]
-pub fn encode(histogram: &Histogram<u64>) -> String {
-    use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
-
-    let mut bytes = Vec::new();
-    V2DeflateSerializer::new()
-        .serialize(histogram, &mut bytes)
-        .expect("a histogram of u64 can be serialized, and writing to memory does not fail");
-    STANDARD.encode(bytes)
-}
-
-/// The histogram in `text`; None if it cannot be decoded.
-pub fn decode(text: &str) -> Option<Histogram<u64>> {
-    let bytes = STANDARD.decode(text.trim()).ok()?;
-    Deserializer::new().deserialize(&mut bytes.as_slice()).ok()
-}
 
 /// Name and content of each file: one per variant, load and class.
 pub fn files(result: &RunResult) -> Vec<(String, String)> {
@@ -35,9 +12,10 @@ pub fn files(result: &RunResult) -> Vec<(String, String)> {
     for variant in &result.variants {
         for point in &variant.points {
             for class in &point.classes {
-                let Some(histogram) = &class.histogram_base64 else {
+                let histogram = &class.histogram;
+                if histogram.is_empty() {
                     continue;
-                };
+                }
                 let name = format!(
                     "{}-{:.0}-{}",
                     slug(&variant.name),

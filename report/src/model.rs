@@ -1,6 +1,9 @@
 //! The results of one run of a scenario. Times are in nanoseconds, rates per second.
 
+use std::ops::{Deref, DerefMut};
+
 use serde::{Deserialize, Serialize};
+use wave_workloads::point as measured;
 
 use super::number::thousands;
 
@@ -349,66 +352,25 @@ pub struct RangeCost {
 /// Results of one variant under one load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// The rate asked of the generator.
-    pub offered_per_second: f64,
-    /// The rate at which requests ended in the measured time.
-    pub achieved_per_second: f64,
-    /// Requests due in the measured time, including refused ones.
-    pub sent: u64,
-    /// Those of `sent` that were done.
-    pub done: u64,
-    /// Those of `sent` for which there was no thread or no room.
-    pub refused: u64,
-    /// Length of the measured time.
-    pub duration_s: f64,
-    /// Latency per class of requests, counted from the due time. Limits apply to the class `GET` if there is one, otherwise
-    /// to the first.
-    pub classes: Vec<ClassLatency>,
-    /// Whether the generator kept up.
-    pub generator: Generator,
+    #[serde(flatten)]
+    pub measured: measured::Point,
     /// Number of decisions with each outcome.
     pub outcomes: Vec<(String, u64)>,
     pub cpu: Cpu,
 }
 
-/// Latency of one class of requests.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ClassLatency {
-    pub name: String,
-    /// Percentiles of the class.
-    pub latency: Latency,
-    /// The whole distribution: a serialized HdrHistogram of nanoseconds (V2, deflated or not), as base64.
-    pub histogram_base64: Option<String>,
+impl Deref for Point {
+    type Target = measured::Point;
+
+    fn deref(&self) -> &measured::Point {
+        &self.measured
+    }
 }
 
-/// Summary of a latency distribution.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Latency {
-    /// Number of requests; if it is 0 the other fields are meaningless.
-    pub count: u64,
-    pub min_ns: u64,
-    pub p50_ns: u64,
-    /// 90th percentile.
-    pub p90_ns: u64,
-    /// 99th percentile: exceeded by one in 100.
-    pub p99_ns: u64,
-    /// 99.9th percentile: exceeded by one in 1000.
-    pub p999_ns: u64,
-    pub max_ns: u64,
-    pub mean_ns: f64,
-}
-
-/// The generator's lag (how much later than due it sent), and whether it kept up.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Generator {
-    /// Median of the generator's lag.
-    pub lag_p50_ns: u64,
-    /// 99th percentile: exceeded by one in 100.
-    pub lag_p99_ns: u64,
-    pub lag_max_ns: u64,
-    /// Whether the point is a valid measurement.
-    pub valid: bool,
-    pub why_invalid: Option<String>,
+impl DerefMut for Point {
+    fn deref_mut(&mut self) -> &mut measured::Point {
+        &mut self.measured
+    }
 }
 
 /// Use of the cores, in percent of one core's time each.
@@ -481,7 +443,7 @@ impl RunResult {
     /// The name of every class of requests, the headline first.
     pub fn classes(&self) -> Vec<&str> {
         let points = || self.variants.iter().flat_map(|variant| &variant.points);
-        let headline = points().find_map(Point::headline);
+        let headline = points().find_map(|point| point.headline());
         let all = headline.into_iter().chain(points().flat_map(|point| &point.classes));
         let mut names: Vec<&str> = Vec::new();
         for class in all {
@@ -503,27 +465,6 @@ impl RunResult {
 }
 
 impl Point {
-    /// The latency of a class, if it has requests of it.
-    pub fn class(&self, name: &str) -> Option<&ClassLatency> {
-        self.classes.iter().find(|class| class.name == name && class.latency.count > 0)
-    }
-
-    /// The class that limits apply to: GET, or the first.
-    pub fn headline(&self) -> Option<&ClassLatency> {
-        let get = self.classes.iter().find(|class| class.name == "GET");
-        get.or(self.classes.first()).filter(|class| class.latency.count > 0)
-    }
-
-    /// Share of the sent requests, from 0 to 1, that was done or that ended in the measured time, whichever is less: a
-    /// backlog that is worked off afterwards does not count as served.
-    pub fn served(&self) -> f64 {
-        if self.sent == 0 {
-            return 0.0;
-        }
-        let in_time = self.achieved_per_second * self.duration_s;
-        (self.done as f64).min(in_time) / self.sent as f64
-    }
-
     /// Reason why it is not a measurement, if so.
     pub fn why_invalid(&self) -> Option<&str> {
         let why = || self.generator.why_invalid.as_deref();

@@ -1,5 +1,7 @@
 //! Paired rounds as tables, for the terminal and for the page.
 
+use wave_workloads::recorder::Latency;
+
 use super::model::{Paired, PairedOrder, Point, RunResult};
 use super::number::{micros, thousands};
 use wave_terminal::Table;
@@ -32,7 +34,7 @@ pub fn latencies(result: &RunResult, paired: &Paired) -> Table {
             let all = |class: &str| {
                 let point = point(load.offered_per_second);
                 let latency = point.and_then(|point| of_class(point, class));
-                let known = |of: fn(&super::model::Latency) -> u64| {
+                let known = |of: fn(&Latency) -> u64| {
                     latency.map_or_else(|| "-".to_owned(), |latency| micros(of(&latency)))
                 };
                 [
@@ -64,7 +66,7 @@ pub fn latencies(result: &RunResult, paired: &Paired) -> Table {
     Table::new(1, head).with(rows)
 }
 
-fn of_class(point: &Point, class: &str) -> Option<super::model::Latency> {
+fn of_class(point: &Point, class: &str) -> Option<Latency> {
     point.classes.iter().find(|of| of.name == class).map(|of| of.latency)
 }
 

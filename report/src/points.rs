@@ -2,7 +2,9 @@
 
 use serde::Serialize;
 
-use super::model::{Latency, Point, RunResult, VariantResult};
+use wave_workloads::recorder::Latency;
+
+use super::model::{Point, RunResult, VariantResult};
 use super::save::ReportError;
 
 /// The columns before the classes' latencies.
@@ -152,7 +154,7 @@ pub fn json_lines(result: &RunResult) -> Result<Vec<u8>, ReportError> {
         for point in &variant.points {
             let mut point = point.clone();
             for class in &mut point.classes {
-                class.histogram_base64 = None;
+                class.histogram = String::new();
             }
             let line = Line {
                 scenario: &result.scenario,

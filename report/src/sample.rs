@@ -1,11 +1,11 @@
 //! Sample results for tests, with every optional part of a run.
 
 use hdrhistogram::Histogram;
+use wave_workloads::point::{self as measured, ClassLatency, GeneratorLag};
+use wave_workloads::recorder::{Latency, encode};
 
-use super::histograms::encode;
 use super::model::{
-    ClassLatency, Cpu, Figure, Generator, Ladder, Latency, Machine, Point, RunResult, Rung,
-    SATURATION_LIMIT_US, VariantResult,
+    Cpu, Figure, Ladder, Machine, Point, RunResult, Rung, SATURATION_LIMIT_US, VariantResult,
 };
 
 /// Four variants under six loads, like the demonstration. The third variant's last point is invalid.
@@ -130,7 +130,7 @@ fn point(offered: f64, capacity: f64, base_us: f64) -> Point {
         histogram.record((us * 1e3) as u64).expect("it resizes");
     }
     let sent = (offered * 1.2) as u64;
-    Point {
+    let measured = measured::Point {
         offered_per_second: offered,
         achieved_per_second: achieved,
         sent,
@@ -139,25 +139,19 @@ fn point(offered: f64, capacity: f64, base_us: f64) -> Point {
         duration_s: 1.2,
         classes: vec![ClassLatency {
             name: "GET".into(),
-            latency: Latency {
-                count,
-                min_ns: histogram.min(),
-                p50_ns: histogram.value_at_quantile(0.5),
-                p90_ns: histogram.value_at_quantile(0.9),
-                p99_ns: histogram.value_at_quantile(0.99),
-                p999_ns: histogram.value_at_quantile(0.999),
-                max_ns: histogram.max(),
-                mean_ns: histogram.mean(),
-            },
-            histogram_base64: Some(encode(&histogram)),
+            latency: Latency::of(&histogram),
+            histogram: encode(&histogram),
         }],
-        generator: Generator {
+        generator: GeneratorLag {
             lag_p50_ns: 300,
             lag_p99_ns: 2_000,
             lag_max_ns: 30_000,
             valid: true,
             why_invalid: None,
         },
+    };
+    Point {
+        measured,
         outcomes: vec![("complete".into(), sent), ("stale".into(), 3)],
         cpu: Cpu { host_useful_percent: busy * 95.0, host_poll_percent: 4.0, agent_percent: 60.0 },
     }

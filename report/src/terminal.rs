@@ -3,8 +3,9 @@
 use std::fmt;
 
 use wave_terminal::counted;
+use wave_workloads::recorder::Latency;
 
-use super::model::{Latency, RunResult, VariantResult};
+use super::model::{RunResult, VariantResult};
 use super::number::{difference, micros, short, thousands};
 use wave_terminal::{Table, WIDTH};
 

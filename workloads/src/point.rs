@@ -115,6 +115,17 @@ impl Point {
         Some(&class.latency)
     }
 
+    /// The class of that name, if it has requests.
+    pub fn class(&self, name: &str) -> Option<&ClassLatency> {
+        self.classes.iter().find(|class| class.name == name && class.latency.count > 0)
+    }
+
+    /// The class that limits apply to, if it has requests: GET, or the first.
+    pub fn headline(&self) -> Option<&ClassLatency> {
+        let get = self.classes.iter().find(|class| class.name == "GET");
+        get.or(self.classes.first()).filter(|class| class.latency.count > 0)
+    }
+
     /// The point's verdict on the system under `limits`.
     pub fn verdict(&self, limits: &Limits) -> Verdict {
         let quick_enough = |latency: &Latency| latency.count > 0 && latency.p99_ns <= limits.p99_ns;

@@ -13,7 +13,7 @@ use super::seating::Seating;
 use super::service::{Ranges, Work};
 use super::system::{Delta, System};
 use crate::kinds::requests::scenario::{Run, Workload};
-use wave_report::model::{ClassLatency, Cpu, Generator, Latency, Point, RangeCost};
+use wave_report::model::{Cpu, Point, RangeCost};
 use wave_report::slug;
 
 /// Time allowed for a system to answer accepted requests after the load has ended.
@@ -47,12 +47,10 @@ impl Terms {
     }
 }
 
-/// The result of a point, for the search and for the report.
+/// The result of a point.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Outcome {
-    /// The point as measured by the workload.
-    pub measured: measured::Point,
-    pub report: Point,
+    pub point: Point,
     /// Nanoseconds per request by part; empty for plain Linux threads.
     pub account: Vec<(String, f64)>,
     /// Cost of its RANGEs; None without any.
@@ -62,24 +60,25 @@ pub struct Outcome {
 impl Outcome {
     /// All samples of the trials of one load as one point. `None` without trials.
     pub fn pooled(trials: &[&Outcome]) -> Option<Outcome> {
-        let points: Vec<&measured::Point> = trials.iter().map(|trial| &trial.measured).collect();
+        let points: Vec<&measured::Point> =
+            trials.iter().map(|trial| &trial.point.measured).collect();
         let measured = pooled(&points)?;
         let count = trials.len() as f64;
         let mean = |of: fn(&Cpu) -> f64| {
-            trials.iter().map(|trial| of(&trial.report.cpu)).sum::<f64>() / count
+            trials.iter().map(|trial| of(&trial.point.cpu)).sum::<f64>() / count
         };
         let cpu = Cpu {
             host_useful_percent: mean(|cpu| cpu.host_useful_percent),
             host_poll_percent: mean(|cpu| cpu.host_poll_percent),
             agent_percent: mean(|cpu| cpu.agent_percent),
         };
-        let outcomes = trials.iter().flat_map(|trial| &trial.report.outcomes);
+        let outcomes = trials.iter().flat_map(|trial| &trial.point.outcomes);
         let outcomes = summed(outcomes.cloned());
-        let report = Point { outcomes, cpu, ..for_report(&measured, &Delta::default()) };
+        let point = Point { measured, outcomes, cpu };
         let accounts = trials.iter().flat_map(|trial| &trial.account);
         let with_account = trials.iter().filter(|trial| !trial.account.is_empty()).count();
         let accounts = accounts.map(|(part, ns)| (part.clone(), ns / with_account as f64));
-        Some(Outcome { measured, report, account: summed(accounts), range: trials[0].range })
+        Some(Outcome { point, account: summed(accounts), range: trials[0].range })
     }
 }
 
@@ -176,8 +175,8 @@ pub fn run(
     let served = recorded.done + recorded.in_warm_up;
     let account = account(&delta, work.service().classes_ns(), &counts, served);
     let range = range_cost(work, work.ranges().since(ranges_before), &delta, &counts, served);
-    let report = for_report(&measured, &delta);
-    Ok(Outcome { measured, report, account, range })
+    let point = with_use(measured, &delta);
+    Ok(Outcome { point, account, range })
 }
 
 /// Cost of `ranges`, which were among `served` requests; `counts` are requests by class.
@@ -202,52 +201,20 @@ fn range_cost(
     })
 }
 
-/// Converts a point to the report's form.
-pub fn for_report(point: &measured::Point, delta: &Delta) -> Point {
-    let lag = &point.generator;
+/// The point with the use of the cores meanwhile.
+pub fn with_use(measured: measured::Point, delta: &Delta) -> Point {
     let percent =
         |ns: f64, of: f64| if of > 0.0 { (ns / of * 100.0).clamp(0.0, 100.0) } else { 0.0 };
     let poll_ns =
         if delta.has_agent { delta.cores_ns - delta.busy_ns - delta.parked_ns } else { 0.0 };
     Point {
-        offered_per_second: point.offered_per_second,
-        achieved_per_second: point.achieved_per_second,
-        sent: point.sent,
-        done: point.done,
-        refused: point.refused,
-        duration_s: point.duration_s,
-        classes: point.classes.iter().map(class_for_report).collect(),
-        generator: Generator {
-            lag_p50_ns: lag.lag_p50_ns,
-            lag_p99_ns: lag.lag_p99_ns,
-            lag_max_ns: lag.lag_max_ns,
-            valid: lag.valid,
-            why_invalid: lag.why_invalid.clone(),
-        },
+        measured,
         outcomes: delta.outcomes.iter().map(|(code, count)| (slug(code), *count)).collect(),
         cpu: Cpu {
             host_useful_percent: percent(delta.busy_ns, delta.cores_ns),
             host_poll_percent: percent(poll_ns, delta.cores_ns),
             agent_percent: percent(delta.agent_ns, delta.wall_ns),
         },
-    }
-}
-
-fn class_for_report(class: &measured::ClassLatency) -> ClassLatency {
-    let latency = &class.latency;
-    ClassLatency {
-        name: class.name.clone(),
-        latency: Latency {
-            count: latency.count,
-            min_ns: latency.min_ns,
-            p50_ns: latency.p50_ns,
-            p90_ns: latency.p90_ns,
-            p99_ns: latency.p99_ns,
-            p999_ns: latency.p999_ns,
-            max_ns: latency.max_ns,
-            mean_ns: latency.mean_ns,
-        },
-        histogram_base64: Some(class.histogram.clone()).filter(|text| !text.is_empty()),
     }
 }
 

@@ -31,7 +31,7 @@ impl Runner for ThisMachine {
     ) -> Result<Point, RunError> {
         let mut simulated = Simulated::new(scenario, &scenario.variants[variant])?;
         simulated.setup.seed = seed;
-        Ok(simulated.run(load_per_second, None)?.measured)
+        Ok(simulated.run(load_per_second, None)?.point.measured)
     }
 
     fn run_experiment(&self, id: &str, run: &ExperimentRun) -> Result<Value, RunError> {

@@ -162,7 +162,7 @@ fn cycle(bench: &mut Bench, times: usize) -> Result<f64, Failure> {
     let mut all = Vec::new();
     for _ in 0..times {
         let load = bench.poisson(BURST_PER_SECOND).evenly();
-        all.push(cycle_of(&bench.run(load, BURST_WARM_UP, BURST)?.measured));
+        all.push(cycle_of(&bench.run(load, BURST_WARM_UP, BURST)?.point));
     }
     Ok(median(&mut all))
 }
@@ -181,7 +181,7 @@ fn latencies(
     for _ in 0..times {
         let load = bench.poisson(per_second).evenly();
         let outcome = bench.run(load, Duration::from_millis(2), measured)?;
-        for (all, ns) in all.iter_mut().zip(quantiles(&outcome.measured)) {
+        for (all, ns) in all.iter_mut().zip(quantiles(&outcome.point)) {
             all.push(ns);
         }
     }

@@ -252,7 +252,7 @@ impl HeldOut {
                 step(round, false);
                 for at in wave_compare::order(self.scenario.run.seed, round, loads.len()) {
                     let load = super::load(&self.scenario, loads[at], self.seed(round))?;
-                    of_loads[at].push(bench.run(load, warm_up, measured)?.measured);
+                    of_loads[at].push(bench.run(load, warm_up, measured)?.point.measured);
                 }
                 step(round, true);
             }

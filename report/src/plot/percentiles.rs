@@ -9,9 +9,9 @@ use super::chart::{Axis, chart};
 use super::style::{
     Area, DrawError, Key, colour, legend, legend_height, log_number, log_ticks, marker, plot,
 };
-use crate::histograms::decode;
 use crate::model::{Point, RunResult, SATURATION_SERVED, VariantResult};
 use crate::number::thousands;
+use wave_workloads::recorder::decode;
 
 const HEIGHT: u32 = 460;
 /// Steps of a curve per nine.
@@ -129,13 +129,13 @@ fn at(variant: &VariantResult, load: f64) -> Option<&Point> {
 
 /// Whether the point is valid and not beyond saturation.
 fn good(point: &Point) -> bool {
-    let histogram = point.headline().is_some_and(|class| class.histogram_base64.is_some());
+    let histogram = point.headline().is_some_and(|class| !class.histogram.is_empty());
     histogram && point.generator.valid && point.served() >= SATURATION_SERVED
 }
 
 /// Pairs of a number of nines and the decimal logarithm of the latency there in microseconds.
 fn curve(point: &Point, class: &str) -> Option<Vec<(f64, f64)>> {
-    let histogram = decode(point.class(class)?.histogram_base64.as_deref()?)?;
+    let histogram = decode(&point.class(class)?.histogram).ok()?;
     let steps = 0..=NINES_MAX * STEPS_PER_NINE;
     // A percentile with fewer than ten requests beyond it is chance.
     let known = steps.map(|step| f64::from(step) / f64::from(STEPS_PER_NINE));

@@ -85,9 +85,7 @@ impl Row<'_> {
 
     /// The class that limits apply to: GET, or the first.
     fn headline(&self) -> Option<&ClassLatency> {
-        let classes = &self.point?.classes;
-        let get = classes.iter().find(|class| class.name == "GET");
-        get.or(classes.first()).filter(|class| class.latency.count > 0)
+        self.point?.headline()
     }
 
     /// Whether its point is valid.

@@ -154,7 +154,7 @@ impl AtLoad {
     }
 
     fn seen(&self) -> Rounds<'_> {
-        let trials = self.trials.iter().map(|trial| (&trial.outcome.measured, trial.at_s));
+        let trials = self.trials.iter().map(|trial| (&trial.outcome.point.measured, trial.at_s));
         Rounds { per_second: self.per_second, trials: trials.collect() }
     }
 }
@@ -244,7 +244,7 @@ impl<'a, 'g> Alive<'a, 'g> {
         found.facts.extend(lost_agents(row, &loads));
         let mut pooled: Vec<Outcome> =
             loads.iter().filter_map(|load| Outcome::pooled(&load.outcomes())).collect();
-        let load = |outcome: &Outcome| outcome.measured.offered_per_second;
+        let load = |outcome: &Outcome| outcome.point.offered_per_second;
         pooled.sort_by(|a, b| load(a).total_cmp(&load(b)));
         // Of the same load for every row.
         let account = pooled.last().filter(|outcome| !outcome.account.is_empty());
@@ -252,7 +252,7 @@ impl<'a, 'g> Alive<'a, 'g> {
             preemptions: preempted.map(|preempted| preempted.report()),
             account_per_second: account.map(load),
             account: account.map(|outcome| outcome.account.clone()).unwrap_or_default(),
-            points: pooled.into_iter().map(|outcome| outcome.report).collect(),
+            points: pooled.into_iter().map(|outcome| outcome.point).collect(),
             ..variant_result(&row.variant)
         });
         loads

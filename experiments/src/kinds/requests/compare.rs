@@ -275,7 +275,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::ground::point::for_report;
+    use crate::ground::point::with_use;
     use crate::ground::system::Delta;
     use crate::ground::{failed_point, variant_result};
     use wave_report::model::VariantResult;
@@ -356,7 +356,7 @@ link = "model:mount-evans"
         assert_eq!((fifo.slice_us, shinjuku.slice_us), (None, Some(30.0)));
         // FIFO is the one that the others are compared with.
         assert_eq!(fifo.range.unwrap().service_growth, None);
-        let served_all = for_report(&failed_point(10_000.0), &Delta::default());
+        let served_all = with_use(failed_point(10_000.0), &Delta::default());
         found.variants[1].points.push(served_all);
         let open_ended = figures(&found, &runs, 8_000.0, "GET", "Shinjuku");
         assert!(open_ended["offload_vs_shm"].is_null(), "{open_ended}");

@@ -23,7 +23,7 @@ use wave_workloads::generator::{self, Refused, Report, Request, Server};
 use wave_workloads::point as measured;
 use wave_workloads::recorder::Latency;
 
-use crate::ground::point::{DRAIN_PATIENCE, Terms, for_report};
+use crate::ground::point::{DRAIN_PATIENCE, Terms, with_use};
 use crate::ground::seating;
 use crate::ground::service::{Ran, Work};
 use crate::ground::system::{Delta, EnclaveServer, Hosted, Sample};
@@ -122,7 +122,7 @@ fn one(
         latencies: vec![(variant.name.clone(), headline)],
     };
     let mut result = variant_result(variant);
-    result.points.push(for_report(&point, &Delta::between(&before, &after, cores)));
+    result.points.push(with_use(point, &Delta::between(&before, &after, cores)));
     Ok((result, tally))
 }
 

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use wave_workloads::generator::{self, Refused, Request, Server};
 use wave_workloads::point as measured;
 
-use crate::ground::point::{DRAIN_PATIENCE, Terms, for_report};
+use crate::ground::point::{DRAIN_PATIENCE, Terms, with_use};
 use crate::ground::seating::{self, Seating};
 use crate::ground::service::Work;
 use crate::ground::system::{Delta, EnclaveServer, Hosted, Sample};
@@ -162,7 +162,7 @@ impl Group {
             *done += classes.iter().map(|(_, latencies)| latencies.len()).sum::<u64>();
         }
         let delta = Delta::between(&before, &after, seating.workers.len());
-        Ok(for_report(&measured, &delta))
+        Ok(with_use(measured, &delta))
     }
 
     fn states(&self) -> Vec<State> {

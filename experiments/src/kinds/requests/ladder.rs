@@ -86,8 +86,8 @@ pub(crate) struct Served {
 
 impl Served {
     pub fn of(rounds: &[&Outcome]) -> Served {
-        let shares: Vec<f64> = rounds.iter().map(|round| round.measured.served()).collect();
-        let per_second = rounds.iter().map(|round| round.measured.achieved_per_second).collect();
+        let shares: Vec<f64> = rounds.iter().map(|round| round.point.served()).collect();
+        let per_second = rounds.iter().map(|round| round.point.achieved_per_second).collect();
         Served { per_second, share: wave_compare::median(&shares).unwrap_or(0.0) }
     }
 
@@ -110,7 +110,7 @@ impl Served {
 pub(crate) fn account_for(variant: &mut VariantResult, confirmation: &Outcome) {
     variant.account = confirmation.account.clone();
     variant.account_per_second =
-        (!variant.account.is_empty()).then_some(confirmation.measured.offered_per_second);
+        (!variant.account.is_empty()).then_some(confirmation.point.offered_per_second);
 }
 
 /// Adds the ladder to `found`. Each variant has two points: the load offered, and the confirmation run.

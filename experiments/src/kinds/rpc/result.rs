@@ -7,7 +7,7 @@ use wave_workloads::rocksdb::Database;
 
 use super::seats::{Equal, Seats, twin};
 use super::serving::{Measured, Used};
-use crate::ground::point::for_report;
+use crate::ground::point::with_use;
 use crate::ground::rounds::Curves;
 use crate::ground::saturation::{put_saturations, saturation};
 use crate::ground::system::Delta;
@@ -228,7 +228,7 @@ impl<'a> Row<'a> {
                 agent_ns: agents_ns as f64,
                 ..Delta::default()
             };
-            for_report(&point.open.point, &delta)
+            with_use(point.open.point.clone(), &delta)
         };
         let account = self.at(scenario.run.compare_at()).map_or_else(Vec::new, |point| {
             let figures = Figures::of(point, workers);

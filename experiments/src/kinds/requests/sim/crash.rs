@@ -16,7 +16,7 @@ use wave_sim::world::World;
 use super::super::crash::{Kill, Tally, extra};
 use super::point::{of_served, sinks};
 use super::{Ground, Simulated, parallel};
-use crate::ground::point::for_report;
+use crate::ground::point::with_use;
 use crate::ground::service::Ran;
 use crate::ground::{Failure, Found};
 use crate::ground::{limits, variant_result};
@@ -126,7 +126,7 @@ fn one(
     };
     let mut result = variant_result(variant);
     let delta = simulated.delta(&usage, &load, simulated.setup.config.cores);
-    result.points.push(for_report(&point, &delta));
+    result.points.push(with_use(point, &delta));
     Ok((result, tally))
 }
 

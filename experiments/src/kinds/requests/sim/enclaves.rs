@@ -15,7 +15,7 @@ use super::super::enclaves::{State, complaints};
 use super::crash::Ended;
 use super::point::{of_served, sinks};
 use super::{Ground, Simulated, parallel};
-use crate::ground::point::for_report;
+use crate::ground::point::with_use;
 use crate::ground::variant_result;
 use crate::ground::{Failure, Found};
 use crate::kinds::requests::scenario::{Scenario, Variant};
@@ -153,7 +153,7 @@ fn one(
     let (load, served) = together(&load, hosts.iter().map(|(_, app)| app.served()).collect());
     let cores = simulated.setup.config.cores * count as u16;
     let delta = simulated.delta(&usage, &load, cores);
-    Ok((for_report(&of_served(&load, &served), &delta), states))
+    Ok((with_use(of_served(&load, &served), &delta), states))
 }
 
 /// Requests that count, were accepted, and have not ended.

@@ -96,7 +96,7 @@ pub fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
         let label = |variant: &Variant| format!("{}: {:.1} k/s", variant.name, load / 1e3);
         let points = parallel::each(&scenario.variants, &ground.progress, label, |variant| {
             let simulated = Simulated::new(scenario, variant)?;
-            Ok(ground.point(&simulated, &variant.name, load)?.report)
+            Ok(ground.point(&simulated, &variant.name, load)?.point)
         })?;
         let runs = scenario.variants.iter().zip(&points).map(|(variant, point)| {
             let p99 = p99_ns(point, &limits.class).filter(|_| point.generator.valid);
@@ -123,7 +123,7 @@ pub fn ladder(ground: &Ground<'_>) -> Result<Found, Failure> {
         let served = ladder::Served::of(&[&outcome]);
         let confirmation = ground.point(&simulated, &variant.name, served.confirmed_at())?;
         // A ladder has no saturations.
-        let points = vec![confirmation.report.clone(), outcome.report];
+        let points = vec![confirmation.point.clone(), outcome.point];
         let mut found = VariantResult { points, ..variant_result(variant) };
         ladder::account_for(&mut found, &confirmation);
         Ok((found, served))
@@ -136,21 +136,20 @@ pub fn ladder(ground: &Ground<'_>) -> Result<Found, Failure> {
 
 /// The result of a variant's points.
 fn variant_found(variant: &Variant, limits: &Limits, mut outcomes: Vec<Outcome>) -> VariantResult {
-    outcomes
-        .sort_by(|a, b| a.measured.offered_per_second.total_cmp(&b.measured.offered_per_second));
+    outcomes.sort_by(|a, b| a.point.offered_per_second.total_cmp(&b.point.offered_per_second));
     let points: Vec<measured::Point> =
-        outcomes.iter().map(|outcome| outcome.measured.clone()).collect();
+        outcomes.iter().map(|outcome| outcome.point.measured.clone()).collect();
     let mut result = variant_result(variant);
     put_saturations(&mut result, &points, limits, &SENSITIVITY_LIMITS_US);
     // The point nearest to saturation.
     let nearest = outcomes.iter().rfind(|outcome| {
         let sustained = result.saturation_per_second;
-        sustained.is_none_or(|load| outcome.measured.offered_per_second <= load)
+        sustained.is_none_or(|load| outcome.point.offered_per_second <= load)
     });
     let account = nearest.filter(|outcome| !outcome.account.is_empty());
-    result.account_per_second = account.map(|outcome| outcome.measured.offered_per_second);
+    result.account_per_second = account.map(|outcome| outcome.point.offered_per_second);
     result.account = account.map(|outcome| outcome.account.clone()).unwrap_or_default();
-    result.points = outcomes.into_iter().map(|outcome| outcome.report).collect();
+    result.points = outcomes.into_iter().map(|outcome| outcome.point).collect();
     result
 }
 

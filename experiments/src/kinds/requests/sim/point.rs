@@ -16,7 +16,7 @@ use wave_workloads::recorder::{Recorded, Window};
 
 use super::Simulated;
 use crate::ground::Failure;
-use crate::ground::point::{self as native, account, for_report};
+use crate::ground::point::{self as native, account, with_use};
 use crate::ground::session::failed_point;
 use crate::ground::system::Delta;
 use wave_apps::recording::{self, Logs};
@@ -107,8 +107,8 @@ impl Simulated {
         let ends = outcome.served.finished_within as f64;
         let served = ends * load.end().0 as f64 / load.measure.0.max(1) as f64;
         let account = account(&delta, &self.service_ns(), &counts, served.round() as u64);
-        let report = for_report(&measured, &delta);
-        Ok(native::Outcome { measured, report, account, range: None })
+        let point = with_use(measured, &delta);
+        Ok(native::Outcome { point, account, range: None })
     }
 
     /// Use of the time of `cores` cores.
@@ -156,7 +156,7 @@ pub(crate) fn refine(
     run: impl Fn(f64) -> Result<native::Outcome, Failure>,
 ) -> Result<Vec<native::Outcome>, Failure> {
     for _ in 0..loads {
-        let points: Vec<Point> = outcomes.iter().map(|each| each.measured.clone()).collect();
+        let points: Vec<Point> = outcomes.iter().map(|each| each.point.measured.clone()).collect();
         let Some(load) = measured::next_probe(&points, limits) else { break };
         outcomes.push(run(load)?);
     }
@@ -173,7 +173,7 @@ pub(crate) fn search(
     let (mut outcomes, mut failure) = (Vec::new(), None);
     let probe = |per_second| match run(per_second) {
         Ok(outcome) => {
-            let point = outcome.measured.clone();
+            let point = outcome.point.measured.clone();
             outcomes.push(outcome);
             point
         }
