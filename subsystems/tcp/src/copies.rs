@@ -1,4 +1,4 @@
-//! Copies to hosts' rings that are under way. Their effects take place in the order in which the protocol stage decided,
+//! Copies to hosts' rings that are under way. Their effects take place in the order in which the protocol stage processed their entries,
 //! whichever copy completes first (thesis 4.3.1.3, 4.3.2).
 
 use alloc::collections::VecDeque;

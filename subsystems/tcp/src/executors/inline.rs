@@ -62,14 +62,14 @@ impl<F: AsRef<[u8]>, R: Recovery> Executor<F> for Inline<F, R> {
         let id = routed.flow;
         let Settings { mac, super_bytes, .. } = self.settings;
         let (flow, pool) = protocol.get_mut(id);
-        let decided = pipeline::protocol::<F, R>(super_bytes, &self.trace, pool, flow, routed);
+        let result = pipeline::protocol::<F, R>(super_bytes, &self.trace, pool, flow, routed);
         let post = post.get_mut(id).map(|post| {
-            pipeline::count(post, &decided);
+            pipeline::count(post, &result);
             &*post
         });
         let entry = pre.entry(id).zip(post);
         let flow = entry.as_ref().map(|((tuple, pre), post)| (tuple, *pre, *post));
-        Some(pipeline::post(mac, &self.trace, flow, decided, |output| outputs.push_back(output)))
+        Some(pipeline::post(mac, &self.trace, flow, result, |output| outputs.push_back(output)))
     }
 
     fn install(

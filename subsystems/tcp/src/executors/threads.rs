@@ -24,7 +24,7 @@ use crate::datapath::{Established, FlowId, NoRoom, Output, Path, Statistics, Tup
 use crate::flextoe::Settings;
 use crate::flow::state::{Post, Pre, join, split};
 use crate::flow::table::{Partition, Protocols};
-use crate::pipeline::{self, Decided, Outcome, Routed, Stamped};
+use crate::pipeline::{self, Outcome, ProtocolResult, Routed, Stamped};
 use crate::reorder::Reorder;
 use crate::stages::post::statistics;
 use crate::stages::recover::{Recovery, Sack};
@@ -95,10 +95,10 @@ impl<F: AsRef<[u8]> + Send + 'static, R: Recovery> Threads<F, R> {
             let (at, protocol, caller) =
                 (Arc::clone(&shared), to_protocol.clone(), to_caller.clone());
             threads.push(spawn("tcp-pre", move || at.run_pre(&stamped, &protocol, &caller)));
-            let (sender, decided) = sync_channel(POOL);
+            let (sender, processed) = sync_channel(POOL);
             to_post.push(sender);
             let (at, caller) = (Arc::clone(&shared), to_caller.clone());
-            threads.push(spawn("tcp-post", move || at.run_post(&decided, &caller)));
+            threads.push(spawn("tcp-post", move || at.run_post(&processed, &caller)));
         }
         let at = Arc::clone(&shared);
         threads.push(spawn("tcp-protocol", move || at.run_protocol::<F, R>(&arrived, &to_post)));
@@ -143,7 +143,7 @@ impl Shared {
     fn run_protocol<F, R: Recovery>(
         &self,
         arrived: &Receiver<Arrived<F>>,
-        post: &[SyncSender<(u64, Decided<F>)>],
+        post: &[SyncSender<(u64, ProtocolResult<F>)>],
     ) {
         let mut reorder = Reorder::new(POOL);
         for (number, routed) in arrived {
@@ -155,7 +155,7 @@ impl Shared {
             while let Some((number, routed)) = reorder.pop() {
                 let mut flows = self.protocol.lock().expect(PANICKED);
                 let (flow, pool) = flows.get_mut(routed.flow);
-                let decided = pipeline::protocol::<F, R>(
+                let result = pipeline::protocol::<F, R>(
                     self.settings.super_bytes,
                     &self.trace,
                     pool,
@@ -164,7 +164,7 @@ impl Shared {
                 );
                 drop(flows);
                 let replica = (number % post.len() as u64) as usize;
-                if post[replica].send((number, decided)).is_err() {
+                if post[replica].send((number, result)).is_err() {
                     return;
                 }
             }
@@ -173,14 +173,14 @@ impl Shared {
 
     fn run_post<F>(
         &self,
-        decided: &Receiver<(u64, Decided<F>)>,
+        processed: &Receiver<(u64, ProtocolResult<F>)>,
         caller: &SyncSender<(u64, Built<F>)>,
     ) {
-        for (number, decided) in decided {
-            let id = decided.flow;
+        for (number, result) in processed {
+            let id = result.flow;
             let pre = self.pre.read().expect(PANICKED).entry(id).map(|(tuple, pre)| (tuple, *pre));
             let post = self.post.lock().expect(PANICKED).get_mut(id).map(|post| {
-                pipeline::count(post, &decided);
+                pipeline::count(post, &result);
                 *post
             });
             let flow = pre.as_ref().zip(post.as_ref());
@@ -189,7 +189,7 @@ impl Shared {
             let mac = self.settings.mac;
             let outputs = &mut built.outputs;
             built.outcome =
-                pipeline::post(mac, &self.trace, flow, decided, |output| outputs.push(output));
+                pipeline::post(mac, &self.trace, flow, result, |output| outputs.push(output));
             if caller.send((number, built)).is_err() {
                 return;
             }

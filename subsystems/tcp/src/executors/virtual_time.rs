@@ -12,7 +12,7 @@ use crate::datapath::{Established, FlowId, NoRoom, Output, Path, Statistics, Tup
 use crate::flextoe::Settings;
 use crate::flow::state::Protocol;
 use crate::flow::table::Flows;
-use crate::pipeline::{self, Decided, Outcome, Routed, Stamped};
+use crate::pipeline::{self, Outcome, ProtocolResult, Routed, Stamped};
 use crate::reorder::Reorder;
 use crate::stages::recover::{Recovery, Sack};
 use crate::trace::Trace;
@@ -46,8 +46,8 @@ impl Default for Shape {
 enum Job<F> {
     Pre(Stamped<F>),
     /// The replica has loaded the flow's state, and stores it when it is done.
-    Protocol(u64, Decided<F>, Option<Protocol>),
-    Post(u64, Decided<F>),
+    Protocol(u64, ProtocolResult<F>, Option<Protocol>),
+    Post(u64, ProtocolResult<F>),
 }
 
 /// Runs stages as replicas in virtual time.
@@ -69,7 +69,7 @@ pub struct VirtualTime<F, R = Sack> {
     entered: VecDeque<Stamped<F>>,
     before_protocol: Reorder<(u64, Routed<F>)>,
     admitted: VecDeque<(u64, Routed<F>)>,
-    decided: VecDeque<(u64, Decided<F>)>,
+    processed: VecDeque<(u64, ProtocolResult<F>)>,
     before_exit: Reorder<Built<F>>,
     in_flight: usize,
     overtaken: u64,
@@ -104,7 +104,7 @@ impl<F: AsRef<[u8]>, R: Recovery> VirtualTime<F, R> {
             entered: VecDeque::new(),
             before_protocol: Reorder::new(POOL),
             admitted: VecDeque::new(),
-            decided: VecDeque::new(),
+            processed: VecDeque::new(),
             before_exit: Reorder::new(POOL),
             in_flight: 0,
             overtaken: 0,
@@ -151,16 +151,16 @@ impl<F: AsRef<[u8]>, R: Recovery> VirtualTime<F, R> {
             let super_bytes = self.settings.super_bytes;
             let (_, pool) = self.flows.protocol.get_mut(id);
             let (trace, state_mut) = (&self.trace, state.as_mut());
-            let decided = pipeline::protocol::<F, R>(super_bytes, trace, pool, state_mut, routed);
+            let result = pipeline::protocol::<F, R>(super_bytes, trace, pool, state_mut, routed);
             self.working[1] += 1;
             self.busy.push(id);
-            self.begin(Job::Protocol(number, decided, state));
+            self.begin(Job::Protocol(number, result, state));
         }
         while self.working[2] < self.shape.post
-            && let Some((number, decided)) = self.decided.pop_front()
+            && let Some((number, result)) = self.processed.pop_front()
         {
             self.working[2] += 1;
-            self.begin(Job::Post(number, decided));
+            self.begin(Job::Post(number, result));
         }
     }
 
@@ -173,16 +173,16 @@ impl<F: AsRef<[u8]>, R: Recovery> VirtualTime<F, R> {
         self.ticks = end;
         match job {
             Job::Pre(stamped) => self.end_pre(stamped),
-            Job::Protocol(number, decided, state) => {
+            Job::Protocol(number, result, state) => {
                 self.working[1] -= 1;
-                let id = decided.flow;
+                let id = result.flow;
                 self.busy.retain(|busy| *busy != id);
                 if let (Some(flow), Some(state)) = (self.flows.protocol.get_mut(id).0, state) {
                     *flow = state;
                 }
-                self.decided.push_back((number, decided));
+                self.processed.push_back((number, result));
             }
-            Job::Post(number, decided) => self.end_post(number, decided),
+            Job::Post(number, result) => self.end_post(number, result),
         }
         self.begin_all();
     }
@@ -210,11 +210,11 @@ impl<F: AsRef<[u8]>, R: Recovery> VirtualTime<F, R> {
         }
     }
 
-    fn end_post(&mut self, number: u64, decided: Decided<F>) {
+    fn end_post(&mut self, number: u64, result: ProtocolResult<F>) {
         self.working[2] -= 1;
-        let id = decided.flow;
+        let id = result.flow;
         let post = self.flows.post.get_mut(id).map(|post| {
-            pipeline::count(post, &decided);
+            pipeline::count(post, &result);
             &*post
         });
         let entry = self.flows.pre.entry(id).zip(post);
@@ -223,7 +223,7 @@ impl<F: AsRef<[u8]>, R: Recovery> VirtualTime<F, R> {
         let mac = self.settings.mac;
         let outputs = &mut built.outputs;
         built.outcome =
-            pipeline::post(mac, &self.trace, flow, decided, |output| outputs.push(output));
+            pipeline::post(mac, &self.trace, flow, result, |output| outputs.push(output));
         self.before_exit
             .insert(number, built)
             .expect("a number is within the pool and is used once");

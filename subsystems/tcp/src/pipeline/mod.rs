@@ -158,7 +158,7 @@ enum Input<F> {
 
 /// An entry between the protocol stage and the post stage.
 #[derive(Debug)]
-pub struct Decided<F> {
+pub struct ProtocolResult<F> {
     /// The flow.
     pub flow: FlowId,
     now: Nanos,
@@ -245,9 +245,9 @@ pub fn protocol<F, R: Recovery>(
     pool: &mut Pool,
     flow: Option<&mut Protocol>,
     routed: Routed<F>,
-) -> Decided<F> {
+) -> ProtocolResult<F> {
     let Routed { flow: id, now, input } = routed;
-    let mut decided = Decided {
+    let mut result = ProtocolResult {
         flow: id,
         now,
         segments: [None; SEGMENTS_MAX],
@@ -265,19 +265,19 @@ pub fn protocol<F, R: Recovery>(
             {
                 pool.lend(flow);
             }
-            decide::<F, R>(super_bytes, flow, now, input, &mut decided);
+            process_input::<F, R>(super_bytes, flow, now, input, &mut result);
             pool.reclaim(flow);
         }
         None => {
-            count_input(&input, &mut decided.outcome);
+            count_input(&input, &mut result.outcome);
             let is_request = matches!(input, Input::Work(Work::Request(..)));
-            decided.outcome.tally.old_requests = u8::from(is_request);
+            result.outcome.tally.old_requests = u8::from(is_request);
         }
     }
     if trace.is_on() {
-        decided.trace(trace);
+        result.trace(trace);
     }
-    decided
+    result
 }
 
 fn count_input<F>(input: &Input<F>, outcome: &mut Outcome) {
@@ -287,23 +287,23 @@ fn count_input<F>(input: &Input<F>, outcome: &mut Outcome) {
         matches!(input, Input::Work(Request(..) | Copied(_) | Transmit | Announce(_) | Timer));
 }
 
-fn decide<F, R: Recovery>(
+fn process_input<F, R: Recovery>(
     super_bytes: u32,
     flow: &mut Protocol,
     now: Nanos,
     input: Input<F>,
-    decided: &mut Decided<F>,
+    result: &mut ProtocolResult<F>,
 ) {
-    let outcome = &mut decided.outcome;
+    let outcome = &mut result.outcome;
     count_input(&input, outcome);
-    decided.process = flow.context.process;
+    result.process = flow.context.process;
     let work = match input {
         Input::Segment { .. } if flow.is_frozen => {
             outcome.tally.in_frozen = 1;
             return;
         }
         Input::Segment { frame, summary, payload } => {
-            return process_segment::<F, R>(flow, now, frame, summary, payload, decided);
+            return process_segment::<F, R>(flow, now, frame, summary, payload, result);
         }
         Input::Work(work) => work,
     };
@@ -312,7 +312,7 @@ fn decide<F, R: Recovery>(
         Work::Copied(copied) => {
             // Before these bytes are acknowledged, because the earlier ones had a different mark.
             if let Some(header) = process_marks(flow, copied.marks, now) {
-                decided.segments[0] = Some((header, BARE));
+                result.segments[0] = Some((header, BARE));
                 outcome.tally.out_segments += 1;
             }
             flow.landed = flow.landed.max(copied.landed);
@@ -323,14 +323,14 @@ fn decide<F, R: Recovery>(
             outcome.transmitted = Some(0);
             if let Some(sent) = transmit::<R>(flow, most, now) {
                 outcome.transmitted = Some(sent.bytes);
-                decided.segments[0] = Some(compose_segment(flow, now, sent, outcome));
+                result.segments[0] = Some(compose_segment(flow, now, sent, outcome));
                 outcome.may_send = true;
             } else {
                 outcome.has_changed = is_blocked(flow);
                 outcome.must_announce = expedite_acknowledgement(flow);
             }
         }
-        Work::Announce(commands) => announce(flow, now, commands, decided),
+        Work::Announce(commands) => announce(flow, now, commands, result),
         Work::Timer => match flow.acknowledge_at.get() {
             Some(due) if due <= now => {
                 flow.acknowledge_now = true;
@@ -342,7 +342,7 @@ fn decide<F, R: Recovery>(
             // The acknowledgement of this timer was sent with data; another one may wait since.
             later => outcome.check_at = later,
         },
-        Work::Command(command) => execute::<F, R>(flow, now, command, decided),
+        Work::Command(command) => execute::<F, R>(flow, now, command, result),
         Work::Resume => {
             flow.until_resumed = None;
             outcome.may_send = true;
@@ -379,9 +379,9 @@ fn execute<F, R: Recovery>(
     flow: &mut Protocol,
     now: Nanos,
     command: Command,
-    decided: &mut Decided<F>,
+    result: &mut ProtocolResult<F>,
 ) {
-    let outcome = &mut decided.outcome;
+    let outcome = &mut result.outcome;
     match command {
         Command::Retransmit => {
             go_back_n(flow);
@@ -392,7 +392,7 @@ fn execute<F, R: Recovery>(
             if R::detect_loss(flow, now) {
                 count_loss(flow, outcome);
                 let detected = Acknowledged { is_fast_retransmit: true, ..Acknowledged::default() };
-                decided.acknowledged = Some(detected);
+                result.acknowledged = Some(detected);
             }
             outcome.may_send = true;
             outcome.has_changed = true;
@@ -412,7 +412,7 @@ fn execute<F, R: Recovery>(
         | Command::KeepAlive
         | Command::Challenge
         | Command::Abort
-        | Command::Refuse => announce(flow, now, command.bit(), decided),
+        | Command::Refuse => announce(flow, now, command.bit(), result),
     }
 }
 
@@ -422,18 +422,18 @@ fn process_segment<F, R: Recovery>(
     frame: F,
     summary: Summary,
     payload: Range<usize>,
-    decided: &mut Decided<F>,
+    result: &mut ProtocolResult<F>,
 ) {
-    let outcome = &mut decided.outcome;
+    let outcome = &mut result.outcome;
     let received = receive::<R>(flow, &summary, now);
     outcome.tally.dropped = received.dropped;
     if received.acknowledged.is_fast_retransmit {
         count_loss(flow, outcome);
     }
-    decided.acknowledged = Some(received.acknowledged);
+    result.acknowledged = Some(received.acknowledged);
     if let Some(placed) = received.placed {
         let start = payload.start + placed.skip as usize;
-        decided.write = Some((frame, placed.position, start..start + placed.bytes as usize));
+        result.write = Some((frame, placed.position, start..start + placed.bytes as usize));
         let marks = Marks { is_marked: summary.is_marked, has_reduced: summary.has_reduced };
         let acknowledge = received.acknowledge;
         outcome.copying = Some(Copied { landed: flow.received, acknowledge, marks });
@@ -534,8 +534,8 @@ fn compose_segment(
 }
 
 /// Sends acknowledgements, the host's notification, and the segments that the control plane asked for.
-fn announce<F>(flow: &mut Protocol, now: Nanos, commands: u16, decided: &mut Decided<F>) {
-    let outcome = &mut decided.outcome;
+fn announce<F>(flow: &mut Protocol, now: Nanos, commands: u16, result: &mut ProtocolResult<F>) {
+    let outcome = &mut result.outcome;
     let has = |command: Command| commands & command.bit() != 0;
     // The sequence number that the peer expects, so that it accepts the reset (RFC 5961, 3.2).
     let latest = |flow: &Protocol| seq_of(flow.send_base, flow.highest);
@@ -545,29 +545,29 @@ fn announce<F>(flow: &mut Protocol, now: Nanos, commands: u16, decided: &mut Dec
             true => (seq_of(flow.send_base, flow.acknowledged), Flags::RST),
         };
         let header = compose_header(flow, seq, flags, 0, now);
-        decided.segments[0] = Some((header, BARE));
+        result.segments[0] = Some((header, BARE));
         flow.is_frozen = true;
         outcome.tally.out_resets = 1;
         outcome.is_frozen = true;
         outcome.has_changed = true;
         // The last chance to tell: the host's next event says that the connection has ended.
-        decided.notify = due_progress(flow).map(|progress| (flow.context, progress));
+        result.notify = due_progress(flow).map(|progress| (flow.context, progress));
         return;
     }
     if has(Command::Probe)
         && let Some(sent) = window_probe(flow)
     {
         outcome.tally.probes = 1;
-        decided.segments[0] = Some(compose_segment(flow, now, sent, outcome));
+        result.segments[0] = Some(compose_segment(flow, now, sent, outcome));
     }
     if has(Command::KeepAlive) {
         let seq = latest(flow).minus(1);
-        decided.segments[1] = Some((compose_header(flow, seq, Flags::ACK, 0, now), BARE));
+        result.segments[1] = Some((compose_header(flow, seq, Flags::ACK, 0, now), BARE));
     }
     if flow.acknowledge_now || has(Command::Challenge) {
         let seq = latest(flow);
-        decided.segments[2] = Some((compose_header(flow, seq, Flags::ACK, 0, now), BARE));
+        result.segments[2] = Some((compose_header(flow, seq, Flags::ACK, 0, now), BARE));
         outcome.tally.out_segments += 1;
     }
-    decided.notify = due_progress(flow).map(|progress| (flow.context, progress));
+    result.notify = due_progress(flow).map(|progress| (flow.context, progress));
 }

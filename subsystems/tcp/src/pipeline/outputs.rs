@@ -1,6 +1,6 @@
 //! The post stage: counts, and the outputs of an entry.
 
-use super::{Decided, Outcome, SEND};
+use super::{Outcome, ProtocolResult, SEND};
 use crate::context::Event;
 use crate::datapath::{Output, Payload, Segment, Ticket, Tuple, Write};
 use crate::flow::state::{Post, Pre};
@@ -9,8 +9,8 @@ use crate::stages::post;
 use crate::trace::Trace;
 
 /// The post stage's counts (Stats). They commute.
-pub fn count<F>(post: &mut Post, decided: &Decided<F>) {
-    if let Some(acknowledged) = &decided.acknowledged {
+pub fn count<F>(post: &mut Post, result: &ProtocolResult<F>) {
+    if let Some(acknowledged) = &result.acknowledged {
         post::count(post, acknowledged);
     }
 }
@@ -20,13 +20,13 @@ pub fn post<F>(
     mac: MacAddress,
     trace: &Trace,
     flow: Option<(&Tuple, &Pre, &Post)>,
-    decided: Decided<F>,
+    result: ProtocolResult<F>,
     mut out: impl FnMut(Output<F>),
 ) -> Outcome {
     if trace.is_on() {
-        decided.trace_outputs(trace);
+        result.trace_outputs(trace);
     }
-    let Decided { flow: id, segments, write, notify, process, outcome, .. } = decided;
+    let ProtocolResult { flow: id, segments, write, notify, process, outcome, .. } = result;
     let Some((tuple, pre, post)) = flow else { return outcome };
     for (header, data) in segments.into_iter().flatten() {
         let payload = match header.bytes {

@@ -1,6 +1,6 @@
 //! Trace points of the sequencer, the protocol stage and the later stages: the kind of an entry, and the decisions about it.
 
-use super::{Decided, Entry, Outcome, Work};
+use super::{Entry, Outcome, ProtocolResult, Work};
 use crate::datapath::{Command, FlowId};
 use crate::packet::Flags;
 use crate::stages::compose::SegmentHeader;
@@ -42,7 +42,7 @@ impl<F> Entry<F> {
     }
 }
 
-impl<F> Decided<F> {
+impl<F> ProtocolResult<F> {
     /// Traces the decisions of the protocol stage, if enabled.
     #[cold]
     pub(super) fn trace(&self, trace: &Trace) {

@@ -25,7 +25,7 @@ pub fn count(post: &mut Post, acknowledged: &Acknowledged) {
     }
 }
 
-/// Builds the headers of a segment that the protocol stage has decided.
+/// Builds the headers of a segment that the protocol stage has chosen.
 pub fn head(mac: MacAddress, tuple: &Tuple, pre: &Pre, header: &SegmentHeader) -> Head {
     let tcp = TcpHeader {
         source_mac: mac,
