@@ -242,13 +242,13 @@ pub struct NotLent {
 pub struct LentPayload {
     payload: Payload,
     file: Arc<OwnedFd>,
-    /// One bit per page: whether the page was found.
-    found: Vec<u64>,
+    /// One bit per page: set once the page was found to be backed.
+    backed: Vec<u64>,
 }
 
 impl LentPayload {
-    /// The most bytes of one [`LentPayload::holds`]: each page that is not known yet costs a system call.
-    pub const LOOK_BYTES_MAX: u32 = 256 << 10;
+    /// The most bytes of one [`LentPayload::is_backed`]: each page that is not known yet costs a system call.
+    pub const CHECK_BYTES_MAX: u32 = 256 << 10;
 
     /// Takes over a memory that the peer created, of exactly `bytes` bytes.
     ///
@@ -278,7 +278,7 @@ impl LentPayload {
         let file = Arc::new(file);
         let words = bytes.div_ceil(PAGE_BYTES).div_ceil(64) as usize;
         let lent =
-            |payload| LentPayload { payload, file: Arc::clone(&file), found: vec![0; words] };
+            |payload| LentPayload { payload, file: Arc::clone(&file), backed: vec![0; words] };
         Ok(payloads.into_iter().map(lent).collect())
     }
 
@@ -293,43 +293,43 @@ impl LentPayload {
     }
 
     /// Checks whether the peer has touched all pages of the `bytes` bytes at `at`, and remembers those. Also false for more
-    /// than [`LentPayload::LOOK_BYTES_MAX`] bytes, and outside the memory.
-    pub fn holds(&mut self, at: u64, bytes: u32) -> bool {
+    /// than [`LentPayload::CHECK_BYTES_MAX`] bytes, and outside the memory.
+    pub fn is_backed(&mut self, at: u64, bytes: u32) -> bool {
         let end = at.checked_add(bytes.into());
-        if bytes > LentPayload::LOOK_BYTES_MAX || end.is_none_or(|end| end > self.bytes()) {
+        if bytes > LentPayload::CHECK_BYTES_MAX || end.is_none_or(|end| end > self.bytes()) {
             return false;
         }
         for page in at / PAGE_BYTES..(at + u64::from(bytes)).div_ceil(PAGE_BYTES) {
             let (word, bit) = ((page / 64) as usize, 1 << (page % 64));
-            if self.found[word] & bit == 0 {
+            if self.backed[word] & bit == 0 {
                 if !has_page(self.file.as_fd(), page * PAGE_BYTES) {
                     return false;
                 }
-                self.found[word] |= bit;
+                self.backed[word] |= bit;
             }
         }
         true
     }
 
     /// Backs the `bytes` bytes at `at` with memory of this process, so that it may use them. At most
-    /// [`LentPayload::LOOK_BYTES_MAX`] bytes.
+    /// [`LentPayload::CHECK_BYTES_MAX`] bytes.
     ///
     /// # Errors
     /// See [`Populator::populate`].
     pub fn populate(&mut self, at: u64, bytes: u32) -> io::Result<()> {
         self.payload.populate(at, bytes)?;
-        match self.holds(at, bytes) {
+        match self.is_backed(at, bytes) {
             true => Ok(()),
             false => Err(io::Error::from_raw_os_error(libc::ENOMEM)),
         }
     }
 
-    /// Marks the pages of the `bytes` bytes at `at` as found: an earlier borrower has found them. Bytes beyond the memory are
+    /// Marks the pages of the `bytes` bytes at `at` as backed: an earlier borrower has checked them. Bytes beyond the memory are
     /// ignored.
-    pub fn found_before(&mut self, at: u64, bytes: u32) {
+    pub fn assume_backed(&mut self, at: u64, bytes: u32) {
         let end = at.saturating_add(bytes.into()).min(self.bytes());
         for page in at / PAGE_BYTES..end.div_ceil(PAGE_BYTES) {
-            self.found[(page / 64) as usize] |= 1 << (page % 64);
+            self.backed[(page / 64) as usize] |= 1 << (page % 64);
         }
     }
 
@@ -356,7 +356,7 @@ impl LentPayload {
     /// The `bytes` bytes from offset `at` on, by address: for an `iovec`.
     ///
     /// # Errors
-    /// [`LentPayload::holds`] has not found all of their pages.
+    /// [`LentPayload::is_backed`] has not found all of their pages.
     #[inline]
     pub fn part(&self, at: u64, bytes: usize) -> Result<Part<'_>, NotLent> {
         let not_lent = NotLent { at, bytes };
@@ -366,7 +366,7 @@ impl LentPayload {
             // Checks all pages of one bitmap word at a time.
             let next = (page / 64 * 64 + 64).min(end);
             let wanted = (u64::MAX >> (64 - (next - page))) << (page % 64);
-            if self.found[(page / 64) as usize] & wanted != wanted {
+            if self.backed[(page / 64) as usize] & wanted != wanted {
                 return Err(not_lent);
             }
             page = next;
@@ -522,7 +522,7 @@ mod tests {
         let (lender, file, mut lent) = lent();
         let blocks = || file.metadata().unwrap().blocks();
         for (at, bytes) in [(0, 1), (4096, 8192), (1 << 20, 1), (u64::MAX, 4)] {
-            assert!(!lent.holds(at, bytes));
+            assert!(!lent.is_backed(at, bytes));
             let refused = NotLent { at, bytes: bytes as usize };
             assert_eq!(lent.write(at, &vec![1; bytes as usize]), Err(refused));
             assert_eq!(lent.read(at, &mut vec![1; bytes as usize]), Err(refused));
@@ -531,13 +531,13 @@ mod tests {
         // Pages 1 to 70: more than one word of the bitmap.
         lender.populate(5_000, 69 * 4096).unwrap();
         assert_eq!(blocks(), 70 * 8);
-        assert!(!lent.holds(4096, 71 * 4096), "more than LOOK_BYTES_MAX");
+        assert!(!lent.is_backed(4096, 71 * 4096), "more than CHECK_BYTES_MAX");
         for at in [4096, 36 * 4096] {
-            assert!(lent.holds(at, 35 * 4096));
+            assert!(lent.is_backed(at, 35 * 4096));
         }
         lent.write(4096, &[7; 70 * 4096]).unwrap();
         for (at, bytes) in [(4095, 2), (71 * 4096 - 1, 2), (0, 1)] {
-            assert!(lent.part(at, bytes).is_err() && !lent.holds(at, bytes as u32));
+            assert!(lent.part(at, bytes).is_err() && !lent.is_backed(at, bytes as u32));
         }
         assert_eq!((lent.part(71 * 4096, 0).unwrap().len(), blocks()), (0, 70 * 8));
         let mut byte = [0];
@@ -550,7 +550,7 @@ mod tests {
         use rustix::fs::{FallocateFlags, fallocate};
         let (lender, file, mut lent) = lent();
         lender.populate(0, 4096).unwrap();
-        assert!(lent.holds(0, 4096));
+        assert!(lent.is_backed(0, 4096));
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         assert_eq!(fallocate(&file, punch, 0, 4096), Err(rustix::io::Errno::PERM));
         assert!(file.set_len(0).is_err());
@@ -559,10 +559,10 @@ mod tests {
             "no process maps it for writing again"
         );
         lender.populate(8192, 1).unwrap();
-        assert!(lent.holds(8192, 4096));
+        assert!(lent.is_backed(8192, 4096));
         // A page that is only reserved does not count: touching it would fill it.
         fallocate(&file, FallocateFlags::empty(), 16384, 4096).unwrap();
-        assert!(!lent.holds(16384, 1));
+        assert!(!lent.is_backed(16384, 1));
         assert!(lender.populate(1 << 20, 1).is_err());
     }
 

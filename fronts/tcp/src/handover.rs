@@ -34,7 +34,7 @@ use crate::seats::KeptSeat;
 use crate::streams::KeptStreams;
 
 /// Version of the format of everything that is handed over. Agents of different versions do not replace each other.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 /// Time for a new agent to make its tables.
 const CANDIDATE_PATIENCE: Nanos = Nanos::from_millis(10_000);
 /// Time for a new agent to restore the state. No agent serves meanwhile.

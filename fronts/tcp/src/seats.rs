@@ -317,7 +317,7 @@ impl PayloadMemory for Lent<'_> {
         self.0.bytes()
     }
 
-    fn holds(&mut self, at: u64, bytes: u32) -> bool {
-        self.0.holds(at, bytes)
+    fn is_backed(&mut self, at: u64, bytes: u32) -> bool {
+        self.0.is_backed(at, bytes)
     }
 }

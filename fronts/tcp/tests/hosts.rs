@@ -111,7 +111,7 @@ fn requests_events_and_payload_cross() {
     program.payload.write(123, b"bytes").unwrap();
     let mut bytes = [0; 5];
     assert!(process.payload().read(123, &mut bytes).is_err(), "the page was not looked for");
-    assert!(process.payload_mut().holds(123, 5));
+    assert!(process.payload_mut().is_backed(123, 5));
     process.payload().read(123, &mut bytes).unwrap();
     assert_eq!(&bytes, b"bytes");
 

@@ -280,8 +280,8 @@ impl<W: Wire> Wires<W> {
             [first] => vec![*first],
             cpus => cpus.iter().skip(1).copied().collect(),
         };
-        let Wires { wires: groups, senders, steering } = self;
-        Err(GroupWires { groups, senders, steering, cpus })
+        let Wires { wires, senders, steering } = self;
+        Err(GroupWires { wires, senders, steering, cpus })
     }
 }
 

@@ -211,7 +211,7 @@ impl<W: Wire + Send + 'static> TcpFront<Sender<W>, Groups<W>> {
         traces: Traces,
         options: &TcpOptions,
     ) -> io::Result<TcpFront<Sender<W>, Groups<W>>> {
-        let (address, start) = (options.address(wires.groups[0].limits()), Instant::now());
+        let (address, start) = (options.address(wires.wires[0].limits()), Instant::now());
         let streams = Streams::new()?;
         let places = Places { door, inquiries, captures, traces, streams };
         let (sender, data) = places.groups(wires, options.bounds, start)?;
@@ -234,7 +234,7 @@ impl Places {
         bounds: Bounds,
         start: Instant,
     ) -> io::Result<(Sender<W>, Groups<W>)> {
-        let settings = settings(wires.groups[0].limits(), bounds);
+        let settings = settings(wires.wires[0].limits(), bounds);
         let (trace, recorders) = (self.traces.trace(), self.captures.recorders());
         Groups::new(wires, settings, &recorders, (&trace, start))
     }
@@ -406,7 +406,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                 Ok(0) if budget > 0 => {
                     seated.drained = self.turn;
                     if seated.has_hung_up && !shares.iter().any(|(process, _)| *process == at) {
-                        self.keep_shared(now, at);
+                        self.hold_shared_connections(now, at);
                         self.reap(at);
                         continue;
                     }

@@ -276,7 +276,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         self.streams.restore(streams, fds.collect())?;
         stack.visit_memory(&mut |process, ring, bytes| {
             if let Some(Some(seated)) = self.processes.get_mut(usize::from(process)) {
-                seated.process.payload_mut().found_before(ring.offset, bytes);
+                seated.process.payload_mut().assume_backed(ring.offset, bytes);
             }
         });
         let misfit =

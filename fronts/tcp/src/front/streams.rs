@@ -204,7 +204,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
     }
 
     /// Called before a process that has gone is forgotten: others may have descriptors of its connections.
-    pub(super) fn keep_shared(&mut self, now: Nanos, at: usize) {
+    pub(super) fn hold_shared_connections(&mut self, now: Nanos, at: usize) {
         let is_inside =
             self.processes[at].as_ref().is_some_and(|seated| seated.process.is_inside());
         for (id, flow) in self.streams.left_by(at as u16) {

@@ -81,7 +81,7 @@ impl Memory {
     /// Pages of this ring, from its first byte on, have memory.
     pub(super) fn filled(&mut self, process: u16, ring: Ring, bytes: u32) {
         if let Some(Some(payload)) = self.0.get_mut(usize::from(process)) {
-            payload.found_before(ring.offset, bytes);
+            payload.assume_backed(ring.offset, bytes);
         }
     }
 }

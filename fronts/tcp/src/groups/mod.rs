@@ -125,7 +125,7 @@ impl<W: Wire + Send + 'static> Groups<W> {
         recorders: &Recorders,
         (trace, start): (&Arc<Trace>, Instant),
     ) -> io::Result<(Sender<W>, Groups<W>)> {
-        let GroupWires { groups: wires, senders, steering, cpus } = wires;
+        let GroupWires { wires, senders, steering, cpus } = wires;
         let count = usize::from(steering.groups());
         assert_eq!([wires.len(), senders.len()], [count; 2], "two wires for each group");
         let bell = Arc::new(Bell::new()?);

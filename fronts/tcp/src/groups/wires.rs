@@ -14,7 +14,7 @@ use super::bell::Bell;
 /// The wires of a front with flow groups. All lead to the same network, and have the same address.
 pub struct GroupWires<W> {
     /// The wire of each group.
-    pub groups: Vec<W>,
+    pub wires: Vec<W>,
     /// For each group, the wire on which the control plane sends segments of its connections. A device that picks a receive queue by
     /// the last sent segment (TAP) then picks the group's queue. Nothing is received here.
     pub senders: Vec<W>,

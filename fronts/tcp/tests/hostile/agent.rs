@@ -255,7 +255,7 @@ fn serve(folder: &Path, descriptors: u64, groups: u16) {
         }
         let cables = || vec![cable.clone(); groups.into()];
         let (steering, cpus) = (steering_over(groups), Vec::new());
-        let wires = GroupWires { groups: cables(), senders: cables(), steering, cpus };
+        let wires = GroupWires { wires: cables(), senders: cables(), steering, cpus };
         let front = TcpFront::with_groups(wires, door, inquiries, captures, traces, &options);
         Box::new(front.unwrap())
     };

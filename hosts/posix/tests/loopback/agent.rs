@@ -301,7 +301,7 @@ impl Loopback {
                 end.host = update;
                 for (ring, had, has) in rings {
                     let more = has.checked_sub(had).expect("populated memory never shrinks");
-                    self.look_for(process, ring.offset + u64::from(had), more);
+                    self.check_populated(process, ring.offset + u64::from(had), more);
                 }
             }
             Request::Listen { listener: name, mut local, backlog, .. } => {
@@ -353,7 +353,7 @@ impl Loopback {
                 places.into_iter().for_each(|at| self.reset(at));
             }
             Request::Slot { listener: name, socket, receive, send, filled } => {
-                self.look_for(process, receive.offset, filled);
+                self.check_populated(process, receive.offset, filled);
                 let mut listeners = self.listeners.iter_mut();
                 let found = listeners.find(|other| (other.process, other.name) == (process, name));
                 match found {
@@ -362,7 +362,7 @@ impl Loopback {
                 }
             }
             Request::Connect { socket, remote, receive, send, filled, .. } => {
-                self.look_for(process, receive.offset, filled);
+                self.check_populated(process, receive.offset, filled);
                 self.callers.push(Caller { process, socket, remote, receive, send, filled });
             }
             Request::Cancel { socket } => {
@@ -384,10 +384,10 @@ impl Loopback {
     }
 
     /// Checks that a process has populated the memory that it names.
-    fn look_for(&mut self, process: usize, at: u64, bytes: u32) {
+    fn check_populated(&mut self, process: usize, at: u64, bytes: u32) {
         let guest = self.guests[process].as_mut().unwrap();
         assert!(
-            guest.process.payload_mut().holds(at, bytes),
+            guest.process.payload_mut().is_backed(at, bytes),
             "{bytes} bytes at {at} are not populated"
         );
     }

@@ -130,7 +130,7 @@ impl Agent {
                 return run(front, &ends);
             }
             let wires = GroupWires {
-                groups: vec![wire.clone(); groups.into()],
+                wires: vec![wire.clone(); groups.into()],
                 senders: vec![wire; groups.into()],
                 steering: steering_over(groups),
                 cpus: Vec::new(),

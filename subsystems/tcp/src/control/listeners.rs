@@ -115,11 +115,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// Chooses the listener for a new connection to our address and port `own`: of those that share the port, one with a slot, in
+    /// Chooses the listener for a new connection to our address and port `local`: of those that share the port, one with a slot, in
     /// turn. If none has any, the connection waits at one that knows what a slot looks like.
-    pub(super) fn choose_listener(&mut self, own: SocketAddr) -> Option<usize> {
+    pub(super) fn choose_listener(&mut self, local: SocketAddr) -> Option<usize> {
         let all =
-            || self.listeners.iter().enumerate().filter(|(_, one)| accepts_at(one.local, own));
+            || self.listeners.iter().enumerate().filter(|(_, one)| accepts_at(one.local, local));
         let has_slot = || all().filter(|(_, one)| !one.slots.is_empty());
         let chosen = match has_slot().count() {
             0 => all().find(|(_, one)| one.shape.is_some()).or_else(|| all().next()),
@@ -268,9 +268,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             .map(|(id, tuple, _)| (id, tuple.local))
             .collect();
         let mut given = Vec::new();
-        for (id, own) in waiting {
+        for (id, local) in waiting {
             // Another listener that shares the port completes the handshake, even if no program waits there yet.
-            match self.choose_listener(own) {
+            match self.choose_listener(local) {
                 Some(at) => {
                     self.move_handshake(id, at);
                     given.push(at);

@@ -7,7 +7,7 @@ pub trait PayloadMemory {
 
     /// Whether the host has memory behind these bytes, which must be within [`bytes`](PayloadMemory::bytes). If so, the stack
     /// may use them from then on.
-    fn holds(&mut self, at: u64, bytes: u32) -> bool;
+    fn is_backed(&mut self, at: u64, bytes: u32) -> bool;
 }
 
 /// A memory of this many bytes that are all present, for simulations.
@@ -16,7 +16,7 @@ impl PayloadMemory for u64 {
         *self
     }
 
-    fn holds(&mut self, _at: u64, _bytes: u32) -> bool {
+    fn is_backed(&mut self, _at: u64, _bytes: u32) -> bool {
         true
     }
 }

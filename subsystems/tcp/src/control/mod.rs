@@ -66,7 +66,7 @@ use time_wait::TimeWait;
 // Tables have an entry for each connection, each handshake, and each connection in TIME_WAIT, so entries must stay small.
 const _: () = {
     assert!(size_of::<Option<Connection>>() <= 336);
-    assert!(size_of::<Handshake>() <= 160);
+    assert!(size_of::<Handshake>() <= 168);
     assert!(size_of::<time_wait::TimeWaitEntry>() <= 48);
 };
 
@@ -134,7 +134,7 @@ impl Slot {
         self.receive.is_within(bytes)
             && self.send.is_within(bytes)
             && self.filled <= self.receive.bytes
-            && memory.holds(self.receive.offset, self.filled)
+            && memory.is_backed(self.receive.offset, self.filled)
     }
 
     /// First receive window of a connection, in bytes.

@@ -83,7 +83,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 let slot = Slot { socket, receive, send, filled: FILL_MAX };
                 let has_both = slot.is_valid_in(&mut memory)
                     && FILL_MAX <= send.bytes
-                    && memory.holds(send.offset, FILL_MAX);
+                    && memory.is_backed(send.offset, FILL_MAX);
                 let refused = match has_both {
                     true => self.take_over(now, from, flow, slot, [read, written]).err(),
                     false => Some(Reason::Invalid),
@@ -122,7 +122,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let state = self.data.inspect(update.flow)?;
         let mut look = |ring: Ring, had: u32, has: u32| {
             let is_there = has <= had
-                || (has <= ring.bytes && memory.holds(ring.offset + u64::from(had), has - had));
+                || (has <= ring.bytes && memory.is_backed(ring.offset + u64::from(had), has - had));
             is_there.then_some(has.max(had))
         };
         let filled = Filled {

@@ -34,8 +34,8 @@ impl Secrets {
     }
 
     /// The keyed hash of a SYN cookie: of the ends, the peer's initial sequence number, the period, and the index of the MSS.
-    pub fn cookie(&self, tuple: &Tuple, peer: Seq, period: u64, mss: usize) -> u64 {
-        hash(self.sequence, &(tuple, peer.0, period, mss as u64))
+    pub fn cookie(&self, tuple: &Tuple, irs: Seq, period: u64, mss: usize) -> u64 {
+        hash(self.sequence, &(tuple, irs.0, period, mss as u64))
     }
 
     /// Offset of a connection's timestamps from our clock. It depends on the hosts, not on the ports, so that timestamps

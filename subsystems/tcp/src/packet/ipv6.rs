@@ -26,7 +26,7 @@ const DESTINATION_OPTIONS: u8 = 60;
 const ACTION_SHIFT: u8 = 6;
 const PAD_ONE: u8 = 0;
 /// Mask of "more fragments" and the offset: nonzero for a fragment that is not a whole datagram.
-const PART: u16 = 0xfff9;
+const FRAGMENT_MASK: u16 = 0xfff9;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -80,7 +80,7 @@ pub fn parse(frame: &[u8], start: usize) -> Result<Ipv6View, Cause> {
     }
     let payload_bytes = usize::from(wire.payload_bytes.get());
     let payload = rest.get(..payload_bytes).ok_or(Cause::Truncated)?;
-    let (protocol, skipped) = skip(wire.next, payload)?;
+    let (protocol, skipped) = skip_extension_headers(wire.next, payload)?;
     let payload_start = start + IPV6_BYTES;
     Ok(Ipv6View {
         source: wire.source.into(),
@@ -93,7 +93,7 @@ pub fn parse(frame: &[u8], start: usize) -> Result<Ipv6View, Cause> {
 }
 
 /// The protocol after the extension headers, and their length.
-fn skip(mut next: u8, bytes: &[u8]) -> Result<(u8, usize), Cause> {
+fn skip_extension_headers(mut next: u8, bytes: &[u8]) -> Result<(u8, usize), Cause> {
     let mut at = 0;
     loop {
         match next {
@@ -108,10 +108,10 @@ fn skip(mut next: u8, bytes: &[u8]) -> Result<(u8, usize), Cause> {
         let len = if next == FRAGMENT { 8 } else { 8 * (usize::from(words) + 1) };
         let header = header.get(..len).ok_or(Cause::BadExtension)?;
         if next == FRAGMENT {
-            if u16::from_be_bytes([high, low]) & PART != 0 {
+            if u16::from_be_bytes([high, low]) & FRAGMENT_MASK != 0 {
                 return Err(Cause::Fragment);
             }
-        } else if !may_be_skipped(&header[2..]) {
+        } else if !are_ignorable(&header[2..]) {
             return Err(Cause::BadExtension);
         }
         at += len;
@@ -123,7 +123,7 @@ fn skip(mut next: u8, bytes: &[u8]) -> Result<(u8, usize), Cause> {
 }
 
 /// Whether a host that knows none of these options may skip them all.
-fn may_be_skipped(mut options: &[u8]) -> bool {
+fn are_ignorable(mut options: &[u8]) -> bool {
     loop {
         match *options {
             [] => return true,
@@ -144,7 +144,7 @@ pub(super) fn parse_quoted(bytes: &[u8]) -> Option<(Ipv6Addr, Ipv6Addr, u8, &[u8
     if wire.first.get() >> 28 != 6 {
         return None;
     }
-    let (protocol, skipped) = skip(wire.next, rest).ok()?;
+    let (protocol, skipped) = skip_extension_headers(wire.next, rest).ok()?;
     Some((wire.source.into(), wire.destination.into(), protocol, &rest[skipped..]))
 }
 

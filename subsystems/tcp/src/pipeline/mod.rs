@@ -26,10 +26,12 @@ use crate::packet::{Ecn, Flags};
 use crate::seq::seq_of;
 use crate::stages::acknowledge::{Acknowledged, go_back_n};
 use crate::stages::compose::{SegmentHeader, compose_header, due_progress};
-use crate::stages::marks::{Marks, burst_bytes, process_marks};
+use crate::stages::marks::{Marks, process_marks};
 use crate::stages::receive::{ACKNOWLEDGE_AFTER, AckTiming, needs_disorder, receive, since_data};
 use crate::stages::recover::Recovery;
-use crate::stages::transmit::{DataSegment, is_blocked, is_held_by_nagle, transmit, window_probe};
+use crate::stages::transmit::{
+    DataSegment, burst_bytes_max, is_blocked, is_held_by_nagle, transmit, window_probe,
+};
 use crate::stages::{host, pre};
 use crate::summary::Summary;
 use crate::trace::{Point, Trace};
@@ -319,7 +321,7 @@ fn process_input<F, R: Recovery>(
             schedule_acknowledgement(flow, now, copied.acknowledge, outcome);
         }
         Work::Transmit => {
-            let most = burst_bytes(flow, super_bytes);
+            let most = burst_bytes_max(flow, super_bytes);
             outcome.transmitted = Some(0);
             if let Some(sent) = transmit::<R>(flow, most, now) {
                 outcome.transmitted = Some(sent.bytes);

@@ -1,4 +1,4 @@
-//! The protocol stage's processing of congestion marks and rates (RFC 3168; RFC 8257, 3.2).
+//! The protocol stage's processing of congestion marks (RFC 3168; RFC 8257, 3.2).
 
 use wave_core::clock::Nanos;
 
@@ -40,17 +40,6 @@ pub fn process_marks(flow: &mut Protocol, marks: Marks, now: Nanos) -> Option<Se
     }
     flow.ecn = flow.ecn.map(|ecn| EcnState { is_echoing: echoes, ..ecn });
     earlier
-}
-
-/// Limit of data that a flow sends at once, in bytes: a super-packet; for a paced flow, at most a millisecond of its rate, but
-/// at least two segments.
-pub fn burst_bytes(flow: &Protocol, super_bytes: u32) -> u32 {
-    let mss = u32::from(flow.mss);
-    let most = flow.bytes_per_second.map_or(super_bytes, |rate| {
-        let millisecond = (rate.get() / 1_000).min(u64::from(u32::MAX)) as u32;
-        super_bytes.min(millisecond.max(2 * mss))
-    });
-    (most / mss).max(1) * mss
 }
 
 #[cfg(test)]
@@ -133,16 +122,5 @@ mod tests {
         let mut flow = split(&established(), NOW).1;
         assert_eq!(lands(&mut flow, 1_000, true, true), None);
         assert!(!echoes(&mut flow));
-    }
-
-    #[test]
-    fn a_burst_is_a_millisecond_of_the_rate_in_whole_segments_but_at_least_two() {
-        let mut flow = flow(Echo::Exact);
-        assert_eq!(burst_bytes(&flow, 65_000), 65_000);
-        assert_eq!(burst_bytes(&flow, 0), 1_000, "a wire that splits nothing");
-        for (rate, bytes) in [(1, 2_000), (10_500_000, 10_000), (u64::MAX, 65_000)] {
-            flow.bytes_per_second = core::num::NonZeroU64::new(rate);
-            assert_eq!(burst_bytes(&flow, 65_000), bytes);
-        }
     }
 }

@@ -144,6 +144,17 @@ pub fn window_probe(flow: &mut Protocol) -> Option<DataSegment> {
     Some(DataSegment { seq, position, bytes, fin, push: true, is_retransmission, is_probe: true })
 }
 
+/// Limit of data that a flow sends at once, in bytes: a super-packet; for a paced flow, at most a millisecond of its rate, but
+/// at least two segments (Linux's `tcp_tso_autosize`).
+pub fn burst_bytes_max(flow: &Protocol, super_bytes: u32) -> u32 {
+    let mss = u32::from(flow.mss);
+    let most = flow.bytes_per_second.map_or(super_bytes, |rate| {
+        let millisecond = (rate.get() / 1_000).min(u64::from(u32::MAX)) as u32;
+        super_bytes.min(millisecond.max(2 * mss))
+    });
+    (most / mss).max(1) * mss
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,5 +175,16 @@ mod tests {
         flow.edge += 1;
         let sent = transmit::<GoBackN>(&mut flow, 4_000, Nanos(0)).unwrap();
         assert_eq!((sent.bytes, sent.fin), (0, true));
+    }
+
+    #[test]
+    fn a_burst_is_a_millisecond_of_the_rate_in_whole_segments_but_at_least_two() {
+        let mut flow = split(&established(), Nanos(0)).1;
+        assert_eq!(burst_bytes_max(&flow, 65_000), 65_000);
+        assert_eq!(burst_bytes_max(&flow, 0), 1_000, "a wire that splits nothing");
+        for (rate, bytes) in [(1, 2_000), (10_500_000, 10_000), (u64::MAX, 65_000)] {
+            flow.bytes_per_second = core::num::NonZeroU64::new(rate);
+            assert_eq!(burst_bytes_max(&flow, 65_000), bytes);
+        }
     }
 }

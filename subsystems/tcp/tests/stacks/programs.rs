@@ -26,7 +26,7 @@ impl PayloadMemory for &mut Part {
         1 << 30
     }
 
-    fn holds(&mut self, at: u64, bytes: u32) -> bool {
+    fn is_backed(&mut self, at: u64, bytes: u32) -> bool {
         at + u64::from(bytes) <= self.0
     }
 }

@@ -122,10 +122,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let offset = self.secrets.timestamp_offset(tuple);
         let stamp = stamped.into_time(milliseconds(now)).wrapping_add(offset);
         let has_stamp = theirs.timestamps.is_some();
-        let hash = self.secrets.cookie(tuple, handshake.peer, period(now), mss);
+        let hash = self.secrets.cookie(tuple, handshake.irs, period(now), mss);
         let bare = BareSegment {
             seq: cookie(hash, mss),
-            ack: Some(handshake.peer.plus(1)),
+            ack: Some(handshake.irs.plus(1)),
             flags: Flags::SYN | if has_stamp { ecn } else { Flags::NONE },
             window: handshake.own_window(true),
             options: Options {
@@ -153,7 +153,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         mac: MacAddress,
         segment: &TcpSegment,
     ) -> Option<Returned> {
-        let own = segment.ack?.minus(1);
+        let iss = segment.ack?.minus(1);
         // Cookies are checked only while one may be valid, so guesses at other times are futile.
         let was_sent = self.listeners.iter().any(|one| {
             let sent = one.cookie_sent_at.filter(|_| accepts_at(one.local, tuple.local));
@@ -162,12 +162,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if !was_sent {
             return None;
         }
-        let peer = segment.seq.minus(1);
-        let mss = (own.0 % (1 << MSS_BITS)) as usize;
+        let irs = segment.seq.minus(1);
+        let mss = (iss.0 % (1 << MSS_BITS)) as usize;
         let found = [period(now), period(now).saturating_sub(1)]
-            .map(|period| self.secrets.cookie(tuple, peer, period, mss))
+            .map(|period| self.secrets.cookie(tuple, irs, period, mss))
             .into_iter()
-            .find(|hash| cookie(*hash, mss) == own);
+            .find(|hash| cookie(*hash, mss) == iss);
         let Some(hash) = found.filter(|hash| !self.spent_cookies.contains(hash)) else {
             self.counters.cookies_failed += 1;
             return None;
@@ -175,7 +175,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let at = self.choose_listener(tuple.local)?;
         self.counters.cookies_received += 1;
         let listener = &self.listeners[at];
-        let whom = Opener::Listener { process: listener.context.process, name: listener.name };
+        let opener = Opener::Listener { process: listener.context.process, name: listener.name };
         let mss_max = listener.mss_max;
         let shape = listener.slots.front().map(Slot::shape).or(listener.shape);
         let (_, window_bytes) = shape.unwrap_or(SHAPE_UNKNOWN);
@@ -189,11 +189,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             Flags::NONE
         };
         let handshake = Handshake {
-            whom,
+            opener,
             stage: Stage::Received,
             mac,
-            own,
-            peer,
+            iss,
+            irs,
             options: Options {
                 mss: Some(MSS[mss]),
                 scale: stamped.and_then(|stamped| stamped.theirs),
@@ -207,6 +207,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             mss_max,
             tries: 1,
             sent_at: now,
+            syn_rtt: Nanos(0),
             error: None,
             answered_at: Moment::NEVER,
             ecn: Agreement::with(ecn),
@@ -249,7 +250,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         segment: &TcpSegment,
         packet: Packet<F>,
     ) -> bool {
-        let Opener::Listener { process, name } = handshake.whom else { return false };
+        let Opener::Listener { process, name } = handshake.opener else { return false };
         let Some(at) = self.listener_named(process, name) else { return false };
         let has_room = self.listeners[at].half_open < self.half_open_max(u16::MAX)
             && self.has_room(process, Kind::Handshake);

@@ -42,7 +42,7 @@ impl<F> Early<F> {
             return false;
         }
         let process = handshake.process();
-        let is_first = segment.seq == handshake.peer.plus(1) && carries_data(segment);
+        let is_first = segment.seq == handshake.irs.plus(1) && carries_data(segment);
         let own = self.kept.iter().filter(|kept| kept.process == process).count();
         let has_room = own < EARLY_MAX - self.kept.len();
         if is_first && has_room {

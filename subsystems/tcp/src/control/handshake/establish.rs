@@ -21,7 +21,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if let Some(connection) = &mut self.connections[flow.index as usize] {
             match handshake.tries {
                 _ if handshake.is_acknowledged() && handshake.is_rtt_ambiguous => {}
-                _ if handshake.is_acknowledged() => connection.round_trip.sample(handshake.sent_at),
+                _ if handshake.is_acknowledged() => connection.round_trip.sample(handshake.syn_rtt),
                 1 if handshake.is_rtt_ambiguous => {}
                 1 => connection.round_trip.sample(now.since(handshake.sent_at)),
                 _ => connection.round_trip = RoundTrip::after_lost_syn(),
@@ -40,7 +40,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         window: u32,
         recent: Option<(u32, u32)>,
     ) -> Option<FlowId> {
-        let (context, slot, at) = match handshake.whom {
+        let (context, slot, at) = match handshake.opener {
             Opener::Host { context, slot } => (context, slot, None),
             Opener::Listener { process, name } => {
                 let own = self.listener_named(process, name)?;
@@ -84,7 +84,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             socket,
             sending: Sending {
                 ring: send,
-                base: handshake.own.plus(1),
+                base: handshake.iss.plus(1),
                 acknowledged: 0,
                 sent: 0,
                 written: 0,
@@ -96,7 +96,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             },
             receiving: Receiving {
                 ring: receive,
-                base: handshake.peer.plus(1),
+                base: handshake.irs.plus(1),
                 received: 0,
                 read: 0,
                 edge: edge.into(),

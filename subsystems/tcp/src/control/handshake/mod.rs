@@ -66,11 +66,13 @@ enum Stage {
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Handshake {
-    whom: Opener,
+    opener: Opener,
     stage: Stage,
     mac: MacAddress,
-    own: Seq,
-    peer: Seq,
+    /// Our initial send sequence number (RFC 9293, ISS).
+    iss: Seq,
+    /// The peer's: our initial receive sequence number (IRS).
+    irs: Seq,
     /// Options of the peer's SYN.
     options: Options,
     /// Window field of the peer's SYN, which is not scaled.
@@ -81,8 +83,10 @@ pub(super) struct Handshake {
     /// The host's limit (TCP_MAXSEG) of a segment in bytes, options included.
     mss_max: u16,
     tries: u8,
-    /// When our SYN was sent; once it is [acknowledged](Handshake::is_acknowledged), how long that took.
+    /// When our SYN was last sent.
     sent_at: Nanos,
+    /// Round-trip time of our SYN, once it is [acknowledged](Handshake::is_acknowledged).
+    syn_rtt: Nanos,
     /// The last error that the network reported about our SYN.
     error: Option<Reason>,
     /// When an unacceptable segment was last answered.
@@ -99,12 +103,12 @@ pub(super) struct Handshake {
 
 impl Handshake {
     pub(super) fn is_for(&self, process: u16) -> bool {
-        matches!(self.whom, Opener::Host { context, .. } if context.process == process)
+        matches!(self.opener, Opener::Host { context, .. } if context.process == process)
     }
 
     /// Whether it is for this listener.
     pub(super) fn is_of(&self, of: u16, listener: u32) -> bool {
-        matches!(self.whom, Opener::Listener { process, name } if (process, name) == (of, listener))
+        matches!(self.opener, Opener::Listener { process, name } if (process, name) == (of, listener))
     }
 
     /// Whether the peer has acknowledged our SYN, and a listener's slot is missing.
@@ -113,12 +117,12 @@ impl Handshake {
     }
 
     fn is_passive(&self) -> bool {
-        matches!(self.whom, Opener::Listener { .. })
+        matches!(self.opener, Opener::Listener { .. })
     }
 
     /// Process and slot of a host that connects; `None` for a listener's handshake.
     pub(super) fn slot(&self) -> Option<(u16, Slot)> {
-        match self.whom {
+        match self.opener {
             Opener::Host { context, slot } => Some((context.process, slot)),
             Opener::Listener { .. } => None,
         }
@@ -126,7 +130,7 @@ impl Handshake {
 
     /// The process that it is for.
     pub(super) fn process(&self) -> u16 {
-        match self.whom {
+        match self.opener {
             Opener::Listener { process, .. } => process,
             Opener::Host { context, .. } => context.process,
         }
@@ -190,11 +194,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         let mac = self.neighbours.find(hop, now);
         let handshake = Handshake {
-            whom: Opener::Host { context: from, slot },
+            opener: Opener::Host { context: from, slot },
             stage: if mac.is_some() { Stage::Sent } else { Stage::Resolving },
             mac: mac.unwrap_or_default(),
-            own: self.secrets.initial_sequence(&tuple, now),
-            peer: Seq(0),
+            iss: self.secrets.initial_sequence(&tuple, now),
+            irs: Seq(0),
             options: Options::default(),
             window: 0,
             scale: scale_of(slot.receive.bytes),
@@ -202,6 +206,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             mss_max,
             tries: 0,
             sent_at: now,
+            syn_rtt: Nanos(0),
             error: None,
             answered_at: Moment::NEVER,
             ecn: Agreement::default(),
@@ -232,7 +237,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// The handshake of a connection that a process has requested under this name.
     fn find_requested(&self, from: ContextId, name: u32) -> Option<(FlowId, Tuple)> {
         let found = self.handshakes.iter().find(|(_, _, handshake)| {
-            matches!(handshake.whom, Opener::Host { context, slot }
+            matches!(handshake.opener, Opener::Host { context, slot }
                 if context.process == from.process && slot.socket == name)
         });
         found.map(|(id, tuple, _)| (id, tuple))
@@ -243,7 +248,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let Some(handshake) = self.handshakes.remove(id) else { return };
         self.early.take(id);
         self.release_share(handshake.process(), Kind::Handshake);
-        if let Opener::Listener { process, name } = handshake.whom
+        if let Opener::Listener { process, name } = handshake.opener
             && let Some(at) = self.listener_named(process, name)
         {
             self.listeners[at].half_open -= 1;
@@ -252,10 +257,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     fn fail(&mut self, id: FlowId, reason: Reason) {
-        let whom = self.handshakes.get(id).map(|handshake| handshake.whom);
+        let opener = self.handshakes.get(id).map(|handshake| handshake.opener);
         self.counters.attempts_failed += 1;
         self.drop_handshake(id);
-        if let Some(Opener::Host { context, slot }) = whom {
+        if let Some(Opener::Host { context, slot }) = opener {
             self.notify(context, Event::Failed { socket: slot.socket, reason });
         }
     }
@@ -286,7 +291,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         if let Some(handshake) = self.handshakes.get_mut(id) {
             handshake.tries += 1;
-            handshake.sent_at = if handshake.is_acknowledged() { handshake.sent_at } else { now };
+            handshake.sent_at = now;
         }
         self.handshake_timer(id, Some(now + wait));
         self.send_handshake(now, id);
@@ -305,8 +310,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let said = |it: &mut Handshake| if is_answer { it.ecn.answer() } else { it.ecn.ask(asks) };
         let ecn = self.handshakes.get_mut(id).map_or(Flags::NONE, said);
         let bare = BareSegment {
-            seq: handshake.own,
-            ack: is_answer.then(|| handshake.peer.plus(1)),
+            seq: handshake.iss,
+            ack: is_answer.then(|| handshake.irs.plus(1)),
             flags: Flags::SYN | ecn,
             window: handshake.own_window(true),
             options: Options {
@@ -350,8 +355,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     /// The listener at one of our addresses and ports.
-    pub(super) fn listener_at(&self, own: SocketAddr) -> Option<usize> {
-        self.listeners.iter().position(|one| super::accepts_at(one.local, own))
+    pub(super) fn listener_at(&self, local: SocketAddr) -> Option<usize> {
+        self.listeners.iter().position(|one| super::accepts_at(one.local, local))
     }
 
     /// Handles a SYN for a listener, by its place among the listeners.
@@ -399,16 +404,16 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let clocked = self.secrets.initial_sequence(&tuple, now);
         // Segments of an old connection between the same ends must not fit into this one (RFC 9293, MAY-2). As in Linux, more
         // than the largest window of a SYN lies between them, so that not even old acknowledgements do (RFC 5961, 5.2).
-        let own = match self.time_wait.find(&tuple) {
+        let iss = match self.time_wait.find(&tuple) {
             Some(over) if clocked.since(over.seq) <= 0 => over.seq.plus(REOPENED_AFTER),
             _ => clocked,
         };
         let handshake = Handshake {
-            whom: Opener::Listener { process, name },
+            opener: Opener::Listener { process, name },
             stage: Stage::Received,
             mac,
-            own,
-            peer: segment.seq,
+            iss,
+            irs: segment.seq,
             options: self.agreed(segment),
             window: segment.window,
             scale,
@@ -416,6 +421,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             mss_max,
             tries: 0,
             sent_at: now,
+            syn_rtt: Nanos(0),
             error: None,
             answered_at: Moment::NEVER,
             ecn: Agreement::with(segment.flags),
@@ -449,19 +455,19 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     ) {
         let Some(handshake) = self.handshakes.get(id).copied() else { return };
         let flags = segment.flags;
-        let acknowledges = segment.ack == Some(handshake.own.plus(1));
+        let acknowledges = segment.ack == Some(handshake.iss.plus(1));
         if handshake.stage != Stage::Received {
             return self.on_syn_sent(now, id, tuple, mac, segment, acknowledges);
         }
         if flags.contains(Flags::RST) {
             // RFC 5961, 3.2: only a reset with exactly the next sequence number counts.
-            if segment.seq == handshake.peer.plus(1) {
+            if segment.seq == handshake.irs.plus(1) {
                 self.fail(id, Reason::Refused);
             }
             return;
         }
         if flags.contains(Flags::SYN) {
-            let is_same = segment.seq == handshake.peer;
+            let is_same = segment.seq == handshake.irs;
             if let Some(handshake) = self.handshakes.get_mut(id).filter(|_| is_same) {
                 handshake.ecn.on_another_syn(flags);
             }
@@ -576,7 +582,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         let options = self.agreed(segment);
         let Some(handshake) = self.handshakes.get_mut(id) else { return };
-        handshake.peer = segment.seq;
+        handshake.irs = segment.seq;
         handshake.options = options;
         handshake.window = segment.window;
         handshake.mac = mac;

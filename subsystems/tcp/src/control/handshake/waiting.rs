@@ -30,7 +30,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let Listener { context: ContextId { process, .. }, name, .. } = self.listeners[at];
         let Some(handshake) = self.handshakes.get_mut(id) else { return };
         let before = handshake.process();
-        handshake.whom = Opener::Listener { process, name };
+        handshake.opener = Opener::Listener { process, name };
         let is_acknowledged = handshake.is_acknowledged();
         self.release_share(before, Kind::Handshake);
         self.acquire_share(process, Kind::Handshake);
@@ -72,7 +72,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let Some(handshake) = self.handshakes.get_mut(id) else { return };
         if !handshake.is_acknowledged() {
             handshake.is_rtt_ambiguous |= handshake.tries > 1;
-            handshake.sent_at = now.since(handshake.sent_at);
+            handshake.syn_rtt = now.since(handshake.sent_at);
         }
         // A peer that answers is there, and may wait as long as the program lets it.
         handshake.tries = handshake.tries.min(SYN_ACKS_MAX - 1);
@@ -90,7 +90,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.arrivals = self.arrivals.saturating_add(1);
         handshake.arrived = Some(self.arrivals);
         let process = handshake.process();
-        let Opener::Listener { name, .. } = handshake.whom else { return };
+        let Opener::Listener { name, .. } = handshake.opener else { return };
         let Some(at) = self.listener_named(process, name) else { return };
         let listener = &mut self.listeners[at];
         listener.acknowledged += 1;
@@ -109,8 +109,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         };
         let Some(tuple) = self.handshakes.tuple(id) else { return };
         let bare = BareSegment {
-            seq: handshake.own.plus(1),
-            ack: Some(handshake.peer.plus(1)),
+            seq: handshake.iss.plus(1),
+            ack: Some(handshake.irs.plus(1)),
             flags: Flags::RST,
             window: 0,
             options: Options::default(),
