@@ -103,7 +103,7 @@ fn put(file: &Path, value: &str) -> Result<(), Failure> {
 }
 
 /// Checks that everything needed is there, without changing anything.
-fn look_whether_it_can(plan: &Plan, file: &Path) -> Result<(), Failure> {
+fn check_requirements(plan: &Plan, file: &Path) -> Result<(), Failure> {
     let refuse = |what: &str| {
         Err(Failure::Cannot(format!(
             "{}: {what}. A suitable kernel runs in a virtual machine: {IN_VM} {}",
@@ -144,7 +144,7 @@ fn look_whether_it_can(plan: &Plan, file: &Path) -> Result<(), Failure> {
 
 /// Runs every point that is not yet in `journal`.
 pub fn run(plan: &Plan, file: &Path, quiet: bool, journal: &Journal) -> Result<Results, Failure> {
-    look_whether_it_can(plan, file)?;
+    check_requirements(plan, file)?;
     let end = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         wave_terminal::interrupt::register_unless_ignored(signal, &end)?;
@@ -213,7 +213,7 @@ impl Counters {
 }
 
 impl Ground<'_> {
-    fn look_whether_over(&self) -> Result<(), Failure> {
+    fn check_interrupted(&self) -> Result<(), Failure> {
         match self.end.load(Ordering::SeqCst) {
             true => Err(Failure::Cannot(
                 "interrupted; all changes to the machine are undone".to_owned(),
@@ -224,7 +224,7 @@ impl Ground<'_> {
 
     fn wait(&self, until: Instant) -> Result<(), Failure> {
         while Instant::now() < until {
-            self.look_whether_over()?;
+            self.check_interrupted()?;
             let left = until.saturating_duration_since(Instant::now());
             std::thread::sleep(left.min(SAMPLE));
         }
@@ -252,7 +252,7 @@ impl Ground<'_> {
 
     /// Measures one setting of one tool on a fresh process.
     fn point(&self, planned: &plan::Program, setting: &Setting) -> Result<Point, Failure> {
-        self.look_whether_over()?;
+        self.check_interrupted()?;
         self.progress.begin(&format!(
             "{}: {}: {}",
             planned.name,
@@ -262,7 +262,7 @@ impl Ground<'_> {
         // Dropped after the program, so that its processes have ended.
         let cgroup = Cgroup::make()?;
         let program = Program::start(planned, self.plan.seed, &cgroup, self.places, || {
-            self.look_whether_over()
+            self.check_interrupted()
         })?;
         let process = Process::open(program.pid()).map_err(Failure::cannot)?;
         let figures = || Figures::of(&process).map_err(Failure::cannot);

@@ -1,4 +1,4 @@
-//! The estimate of a figure over rounds, with its interval.
+//! The estimate of a metric over rounds, with its interval.
 
 /// The probability with which an interval must contain the median.
 pub const CONFIDENCE: f64 = 0.95;
@@ -13,7 +13,7 @@ pub enum Better {
 }
 
 impl Better {
-    /// The tip's figure divided by the base's, or the inverse: above 1 the tip is better. Neither figure is negative. Two zeros
+    /// The tip's value divided by the base's, or the inverse: above 1 the tip is better. Neither is negative. Two zeros
     /// are equal; if only one is zero, the ratio is infinite or 0, in favour of the better side.
     pub fn ratio(self, base: f64, tip: f64) -> f64 {
         let (better, worse) = match self {
@@ -40,7 +40,7 @@ impl Better {
 /// The fewest rounds that give an interval.
 const FEWEST: usize = 6;
 
-/// The estimate of a ratio, or of any figure, over rounds.
+/// The estimate of a ratio, or of any metric, over rounds.
 ///
 /// Its interval is that of order statistics: it assumes nothing about the distribution, so that another process that disturbs
 /// a few rounds widens it little. For 20 rounds it reaches from the 6th value to the 15th, and
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_figures_are_compared_too() {
+    fn zero_values_are_compared_too() {
         for better in [Better::Higher, Better::Lower] {
             assert_eq!(better.ratio(0.0, 0.0), 1.0);
         }

@@ -4,7 +4,7 @@
 //! one after the other. In each round every row runs once, in an [`order`] drawn from the run's seed; nothing is repeated or left
 //! out because of how a row fared. The estimate for two rows is the median over rounds of the ratio within a round ([`Estimate`]),
 //! and an order is claimed unless the shares of slow samples speak against it ([`Pair`], [`Pool`]). [`Spread`] shows what a median
-//! hides. [`PerRound`] has the values of one figure. [`curve`] turns latencies under several loads into the load that a row serves at a given latency.
+//! hides. [`PerRound`] has the values of one metric. [`curve`] turns latencies under several loads into the load that a row serves at a given latency.
 
 #![forbid(unsafe_code)]
 

@@ -1,11 +1,11 @@
-//! The values of one figure over rounds, and the loop that measures rows in turns.
+//! The values of one metric over rounds, and the loop that measures rows in turns.
 
 use serde_json::{Value, json};
 
 use crate::estimate::quantile;
 use crate::{Estimate, balanced_order};
 
-/// The values of one figure, one per round, in the order of the rounds.
+/// The values of one metric, one per round, in the order of the rounds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PerRound(Vec<f64>);
 
@@ -26,13 +26,13 @@ impl PerRound {
         self.0.iter().copied().map(each).collect()
     }
 
-    /// Combines the two figures' values of each round. Panics if they have different numbers of rounds.
+    /// Combines the two metrics' values of each round. Panics if they have different numbers of rounds.
     pub fn with(&self, other: &Self, each: impl Fn(f64, f64) -> f64) -> Self {
-        assert_eq!(self.0.len(), other.0.len(), "figures of the same rounds");
+        assert_eq!(self.0.len(), other.0.len(), "metrics of the same rounds");
         self.0.iter().zip(&other.0).map(|(own, other)| each(*own, *other)).collect()
     }
 
-    /// The ratio within each round, to the other figure.
+    /// The ratio within each round, to the other metric.
     pub fn over(&self, other: &Self) -> Self {
         self.with(other, |own, other| own / other)
     }

@@ -1,4 +1,4 @@
-//! All samples of a row by round, for figures of resampled rounds.
+//! All samples of a row by round, for statistics of resampled rounds.
 
 /// The samples of a row, by round, the slowest first: a high quantile reads few of them.
 #[derive(Clone, Debug, Default)]
@@ -38,8 +38,8 @@ impl Pool {
         f64::NAN
     }
 
-    /// The figure of each round: the value below which `share` of its samples lie.
-    pub fn of_each(&self, share: f64) -> Vec<f64> {
+    /// The quantile of each round: the value below which `share` of its samples lie.
+    pub fn quantile_of_each(&self, share: f64) -> Vec<f64> {
         (0..self.counts.len()).map(|round| self.quantile(&[round], share)).collect()
     }
 
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn pool_without_samples_has_no_figure() {
+    fn pool_without_samples_has_no_quantile() {
         assert!(Pool::default().quantile(&[], 0.99).is_nan());
     }
 }

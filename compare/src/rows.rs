@@ -6,14 +6,14 @@ use rand_pcg::Pcg64;
 use crate::Pool;
 use crate::estimate::{CONFIDENCE, Estimate, median, quantile};
 
-/// A row's figure over rounds, where lower is better.
+/// A row's metric over rounds, where lower is better.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     /// The lower quartile: what quiet rounds show.
     pub quiet: f64,
     /// The median over all rounds.
     pub median: f64,
-    /// The worst round's figure.
+    /// The worst round's value.
     pub worst: f64,
     /// The number of that round, from 0.
     pub worst_round: usize,
@@ -35,10 +35,10 @@ impl Spread {
 /// Two rows are equal if the interval of their ratio lies within `1 / EQUAL` and `EQUAL`.
 pub const EQUAL: f64 = 1.15;
 
-/// A figure with its interval.
+/// A statistic with its interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
-    /// The figure itself.
+    /// The statistic itself.
     pub value: f64,
     /// Lower end.
     pub low: f64,
@@ -47,16 +47,20 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// The figure of all `rounds` rounds, with an interval from rounds drawn with repetition. `figure` is given the numbers of the
+    /// The statistic of all `rounds` rounds, with an interval from rounds drawn with repetition. `statistic` is given the numbers of the
     /// drawn rounds, the same ones for all rows, so that the pairing is kept. `None` without rounds.
-    pub fn resampled(rounds: usize, seed: u64, figure: impl Fn(&[usize]) -> f64) -> Option<Self> {
+    pub fn resampled(
+        rounds: usize,
+        seed: u64,
+        statistic: impl Fn(&[usize]) -> f64,
+    ) -> Option<Self> {
         let range = |drawn: &[usize]| {
-            let figure = figure(drawn);
-            (figure, figure)
+            let statistic = statistic(drawn);
+            (statistic, statistic)
         };
         let (low, high) = resampled_range(rounds, seed, range)?;
         let all: Vec<usize> = (0..rounds).collect();
-        Some(Self { value: figure(&all), low, high })
+        Some(Self { value: statistic(&all), low, high })
     }
 
     /// Whether the interval lies within `1 / EQUAL` and [`EQUAL`].
@@ -70,12 +74,12 @@ impl Interval {
     }
 }
 
-/// The interval of a figure that may be known only within a range: `figure` gives the ends of that range for drawn rounds, as in
+/// The interval of a statistic that may be known only within a range: `statistic` gives the ends of that range for drawn rounds, as in
 /// [`Interval::resampled`]. An end that is open for more draws than lie outside of an interval is open. `None` without rounds.
 pub fn resampled_range(
     rounds: usize,
     seed: u64,
-    figure: impl Fn(&[usize]) -> (f64, f64),
+    statistic: impl Fn(&[usize]) -> (f64, f64),
 ) -> Option<(f64, f64)> {
     const DRAWS: usize = 1_000;
     if rounds == 0 {
@@ -83,7 +87,8 @@ pub fn resampled_range(
     }
     let mut random = Pcg64::seed_from_u64(seed);
     let mut draw = || (0..rounds).map(|_| random.random_range(0..rounds)).collect::<Vec<_>>();
-    let (mut lows, mut highs): (Vec<f64>, Vec<f64>) = (0..DRAWS).map(|_| figure(&draw())).unzip();
+    let (mut lows, mut highs): (Vec<f64>, Vec<f64>) =
+        (0..DRAWS).map(|_| statistic(&draw())).unzip();
     lows.sort_by(f64::total_cmp);
     highs.sort_by(f64::total_cmp);
     let tail = ((1.0 - CONFIDENCE) / 2.0 * DRAWS as f64) as usize;
@@ -93,11 +98,11 @@ pub fn resampled_range(
 /// What is claimed of two rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The first row's figure is less.
+    /// The first row's value is less.
     Lower,
     /// The interval of the ratio lies within `1 / EQUAL` and [`EQUAL`].
     Equal,
-    /// The first row's figure is greater.
+    /// The first row's value is greater.
     Higher,
 }
 
@@ -115,11 +120,11 @@ impl Verdict {
 /// One row against another, in the same rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pair {
-    /// The first row's figure divided by the second's within each round: the median over rounds.
+    /// The first row's quantile divided by the second's within each round: the median over rounds.
     pub ratio: Interval,
-    /// The same of the figures of all samples pooled.
+    /// The same of the quantiles of all samples pooled.
     pub pooled: f64,
-    /// The share of slow samples in the first row minus that in the second. Slow samples are those above the figure of both rows'
+    /// The share of slow samples in the first row minus that in the second. Slow samples are those above the quantile of both rows'
     /// samples together. A row's own rare stalls are among them, which a median hides.
     pub slow: Interval,
 }
@@ -131,10 +136,10 @@ impl Pair {
     /// # Panics
     /// If the rows have different numbers of rounds.
     pub fn of(first: &Pool, second: &Pool, share: f64, seed: u64) -> Option<Self> {
-        let figures = [first, second].map(|pool| pool.of_each(share));
-        let rounds = figures[0].len();
-        assert_eq!(rounds, figures[1].len(), "every row runs in every round");
-        let ratios: Vec<f64> = figures[0].iter().zip(&figures[1]).map(|(a, b)| a / b).collect();
+        let quantiles = [first, second].map(|pool| pool.quantile_of_each(share));
+        let rounds = quantiles[0].len();
+        assert_eq!(rounds, quantiles[1].len(), "every row runs in every round");
+        let ratios: Vec<f64> = quantiles[0].iter().zip(&quantiles[1]).map(|(a, b)| a / b).collect();
         let Estimate { median: value, low, high } = Estimate::of_rounds(&ratios)?;
         let all: Vec<usize> = (0..rounds).collect();
         let limit = first.with(second).quantile(&all, share);

@@ -202,7 +202,8 @@ pub fn explain(log: &Path, asked: &Asked) -> Result<Told, Failure> {
                                 if meant(&known.place, unit).is_some() {
                                     let seen = [*young, *present].map(u64::count_ones);
                                     let interval_us = reading.interval_us;
-                                    let what = looked(seen, pages, interval_us, !was_read);
+                                    let what =
+                                        describe_reading(seen, pages, interval_us, !was_read);
                                     was_read = true;
                                     events.push(Event { seconds, what });
                                 }
@@ -306,7 +307,12 @@ fn answer(action: Action, code: Code) -> String {
 }
 
 /// What a reading of `pages` pages says; a huge page is one.
-fn looked([touched, present]: [u32; 2], pages: u32, interval_us: u32, first: bool) -> String {
+fn describe_reading(
+    [touched, present]: [u32; 2],
+    pages: u32,
+    interval_us: u32,
+    first: bool,
+) -> String {
     match interval_us {
         0 if first => format!("read for the first time: {present} of {pages} pages present"),
         0 => format!("{present} of {pages} pages are in the fast tier now"),

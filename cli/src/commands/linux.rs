@@ -68,7 +68,7 @@ pub fn execute(args: &LinuxArgs) -> ExitCode {
 }
 
 fn show(args: &StatusArgs) -> Result<ExitCode, Failure> {
-    let runs = look()?;
+    let runs = read_status()?;
     if args.json {
         out!("{}", json!({ "runs": runs, "scheduler": scheduler() }));
     } else if runs.is_empty() {
@@ -89,7 +89,7 @@ fn live() -> Result<ExitCode, Failure> {
         return Err(Failure::Scenario(why.to_owned()));
     }
     loop {
-        let runs = look()?;
+        let runs = read_status()?;
         send!(out, Clear(ClearType::All), MoveTo(0, 0)).map_err(Failure::cannot)?;
         if runs.is_empty() {
             out!("The last run under Wave has ended.");
@@ -111,7 +111,7 @@ fn shortened(text: &str, height: usize) -> String {
     format!("{}\n... {} more lines", lines[..shown].join("\n"), lines.len() - shown)
 }
 
-fn look() -> Result<Vec<Run>, Failure> {
+fn read_status() -> Result<Vec<Run>, Failure> {
     let mut runs = status::runs().map_err(|error| match error.kind() {
         std::io::ErrorKind::PermissionDenied => {
             Failure::Cannot(format!("{}: {error}; type: sudo wave linux status", status::FOLDER))

@@ -28,7 +28,7 @@ pub enum Operation {
     /// Pop one entry, if there is one.
     Pop,
     /// Check whether an entry is there, through an observer of the consumer.
-    Look,
+    Watch,
     /// Deliver a part of the stores in flight.
     Tick,
     /// Let everything arrive that has left.
@@ -45,7 +45,7 @@ impl Operation {
             8 => Operation::Poll,
             9 => Operation::Prefetch,
             10 | 11 => Operation::Pop,
-            12 => Operation::Look,
+            12 => Operation::Watch,
             13 | 14 => Operation::Tick,
             _ => Operation::Settle,
         }
@@ -65,7 +65,7 @@ pub struct Model {
     place: QueuePlace,
     sender: Sender,
     receiver: Receiver,
-    /// A receiver that never pops, and only looks.
+    /// A receiver that never pops, and only watches.
     watcher: Receiver,
     source: NastyPort,
     sink: NastyPort,
@@ -120,7 +120,7 @@ impl Model {
             Operation::Poll => drop(self.sender.poll(&self.source)),
             Operation::Prefetch => self.receiver.prefetch(&self.sink),
             Operation::Pop => drop(self.pop()),
-            Operation::Look => drop(self.look()),
+            Operation::Watch => drop(self.watch()),
             Operation::Tick => self.link.tick(),
             Operation::Settle => self.link.settle(),
         }
@@ -155,7 +155,7 @@ impl Model {
         }
     }
 
-    fn look(&self) -> bool {
+    fn watch(&self) -> bool {
         assert_eq!(self.receiver.consumed(), self.popped);
         let is_there = self.watcher.has(&self.sink, self.popped);
         assert!(
@@ -179,10 +179,10 @@ impl Model {
             self.sender.publish(&self.source);
             self.link.settle();
             // A prefetch may have fetched the line before the entry was there, once.
-            assert!(self.look() || self.look(), "the watcher does not see an entry");
+            assert!(self.watch() || self.watch(), "the watcher does not see an entry");
             assert!(self.pop() || self.pop(), "an entry was lost on the way");
         }
-        assert!(!self.look() && !self.pop());
+        assert!(!self.watch() && !self.pop());
         // Credit goes back at the latest a quarter late, by copies that progress in pop.
         self.link.settle();
         assert!(!self.pop());

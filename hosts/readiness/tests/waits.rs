@@ -140,7 +140,7 @@ impl Waiter for Silent<'_> {
 }
 
 #[test]
-fn sleeping_thread_looks_again_after_its_patience() {
+fn sleeping_thread_polls_again_after_its_patience() {
     let (source, set) = (Source::new(NONE), set());
     let target = Target::Source(FD, &source);
     set.add(target, event(IN, 7)).unwrap();

@@ -127,7 +127,7 @@ pub fn measure(native: &Native, subjects: &Subjects, times: usize) -> Result<Mea
         line_transfer_ns: of(rows.line_transfer),
         bell_send_ns: of(rows.bell_send),
         kick_ns: kicks.map(|mut all| median(&mut all)),
-        control_look_ns: control_look(&quiet, &with_control),
+        control_look_ns: control_poll_cost(&quiet, &with_control),
         preemption_ns: median(&mut preemptions),
         yield_round_ns: round,
         yield_alone_ns: alone,
@@ -142,11 +142,11 @@ pub fn measure(native: &Native, subjects: &Subjects, times: usize) -> Result<Mea
 
 /// Additional time lost by the CPU with an idle enclave, per poll of its control context. The context polls at least this
 /// often.
-fn control_look(without: &[f64], with: &[f64]) -> f64 {
+fn control_poll_cost(without: &[f64], with: &[f64]) -> f64 {
     // Longer gaps have other causes.
     let sum = |gaps: &[f64]| gaps.iter().filter(|gap| **gap < 100_000.0).sum::<f64>();
-    let looks = GAPS.as_secs_f64() / CONTROL_PERIOD.as_secs_f64();
-    ((sum(with) - sum(without)) / looks).clamp(0.0, 100_000.0)
+    let polls = GAPS.as_secs_f64() / CONTROL_PERIOD.as_secs_f64();
+    ((sum(with) - sum(without)) / polls).clamp(0.0, 100_000.0)
 }
 
 /// Current transfer time of a line between CPUs, in nanoseconds: identifies the state of the machine.

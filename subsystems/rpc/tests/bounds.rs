@@ -102,14 +102,14 @@ fn is_begin(event: Option<stub::Event<'_>>, of: Subject) -> bool {
 }
 
 /// Runs a thread that polls only after a note. Returns how many polls it took to find the request.
-fn looks_of_a_thread(entries: u32, payloads: PayloadConfig) -> usize {
+fn polls_of_a_thread(entries: u32, payloads: PayloadConfig) -> usize {
     let mut config = Config { contexts: 1, subjects: 64, prestage: 1, ..Config::coherent(1) };
     (config.decisions.entries, config.pools) = (entries, payloads.pools());
     let thread = Subject { id: 3, generation: 1 };
     let mut met = Met::with(config, Some(thread));
     let message = Some(Bytes::from(vec![7; 1_000]));
     met.dispatch.begin(NOW, Arrival { message, end: true, ..Arrival::default() }).unwrap();
-    let mut looks = 0;
+    let mut polls = 0;
     for _ in 0..1_000 {
         met.dispatch.step(NOW, &mut met.events).unwrap();
         met.link.settle();
@@ -118,33 +118,33 @@ fn looks_of_a_thread(entries: u32, payloads: PayloadConfig) -> usize {
         if notes.is_empty() {
             continue;
         }
-        looks += 1;
+        polls += 1;
         if met.stub.poll(&met.port, NOW).unwrap().is_some() {
-            return looks;
+            return polls;
         }
         met.stub.publish(&met.port).unwrap();
         met.link.settle();
     }
-    panic!("no request found after {looks} notes");
+    panic!("no request found after {polls} notes");
 }
 
 #[test]
 fn note_is_sent_once_the_thread_would_find_the_request() {
     let extents = |extents, lines| PayloadConfig { extents, lines, inline_max: 100 };
     assert_eq!(
-        looks_of_a_thread(64, PayloadConfig::NONE),
+        polls_of_a_thread(64, PayloadConfig::NONE),
         1,
         "the request is complete in the queue"
     );
     assert_eq!(
-        looks_of_a_thread(64, extents(4, 4)),
+        polls_of_a_thread(64, extents(4, 4)),
         1,
         "the request is complete once it was copied"
     );
     // A request that does not fit has to be taken in pieces.
-    assert!(looks_of_a_thread(2, PayloadConfig::NONE) > 5);
-    assert!(looks_of_a_thread(64, extents(1, 2)) > 5);
-    assert!(looks_of_a_thread(2, extents(2, 1)) > 5);
+    assert!(polls_of_a_thread(2, PayloadConfig::NONE) > 5);
+    assert!(polls_of_a_thread(64, extents(1, 2)) > 5);
+    assert!(polls_of_a_thread(2, extents(2, 1)) > 5);
 }
 
 #[test]
@@ -326,9 +326,9 @@ fn stream_whose_client_reads_and_stays_silent_takes_no_place_on_a_worker_that_po
     }
 }
 
-/// What a look for a cancellation takes rings no more, and is work for the worker: its calls do not wait for their clients.
+/// What a check for cancellation takes rings no more, and is work for the worker: its calls do not wait for their clients.
 #[test]
-fn worker_polls_again_after_a_look_for_a_cancellation_has_taken_frames() {
+fn worker_polls_again_after_a_check_for_cancellation_has_taken_frames() {
     let config = Config { contexts: 1, subjects: 64, ..Config::coherent(1) };
     let mut met = Met::steered(config, "jbsq:k=2", None);
     let (busy, cancelled) = (met.begin(), met.begin());

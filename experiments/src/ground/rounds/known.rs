@@ -205,7 +205,7 @@ fn pools(rows: &[Row], disturbances: &[Disturbance], rounds: usize) -> Vec<Pool>
 }
 
 fn quiet_ns(pool: &Pool) -> f64 {
-    Spread::of(&pool.of_each(P99)).unwrap().quiet
+    Spread::of(&pool.quantile_of_each(P99)).unwrap().quiet
 }
 
 /// p99 by the old rule: of a long trial, without what was set aside.

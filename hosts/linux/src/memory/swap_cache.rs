@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_looked_at_once_they_have_been_written() {
+    fn pages_are_checked_once_they_have_been_written() {
         let place = |number: u64| Place { space: 7, address: number << 24 };
         let at = Nanos::from_millis;
         let mut written = Written::default();

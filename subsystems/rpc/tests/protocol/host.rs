@@ -256,7 +256,7 @@ impl Worker {
             return true;
         }
         if !self.found_nothing {
-            self.found_nothing = !self.looks_and_works(now, rng, book);
+            self.found_nothing = !self.poll_and_work(now, rng, book);
             self.publish();
             return true;
         }
@@ -270,12 +270,12 @@ impl Worker {
         false
     }
 
-    fn looks_and_works(&mut self, now: Nanos, rng: &mut Pcg32, book: &Shared) -> bool {
+    fn poll_and_work(&mut self, now: Nanos, rng: &mut Pcg32, book: &Shared) -> bool {
         // A worker that suspends handlers takes all events first.
         if self.serves != Serves::Apart && rng.random() && self.work(now, rng, book) {
             return true;
         }
-        if let Some(came) = self.look(now) {
+        if let Some(came) = self.poll_stub(now) {
             self.take(now, came, book);
             return true;
         }
@@ -314,7 +314,7 @@ impl Worker {
         false
     }
 
-    fn look(&mut self, now: Nanos) -> Option<Came> {
+    fn poll_stub(&mut self, now: Nanos) -> Option<Came> {
         let Some(Worked { port, stub, .. }) = &mut self.link else { return None };
         if self.serves == Serves::Apart {
             while let Some(call) = stub.take_woken() {

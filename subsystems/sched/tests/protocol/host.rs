@@ -28,7 +28,7 @@ pub struct Slot {
     pub core: u16,
     /// Number of runs that have ended.
     pub runs: u32,
-    /// Whether it found no request when it last looked, and awaits one.
+    /// Whether it found no request when it last polled, and awaits one.
     pub awaits: bool,
     /// Whether there is a request that it has not seen.
     pub requested: bool,
@@ -184,7 +184,7 @@ struct CoreLink {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
-    Looking,
+    Polling,
     Running(u32),
     Parked,
 }
@@ -244,7 +244,7 @@ impl Host {
             run: 0,
             record: CoreRecord { asks: true, ..CoreRecord::default() },
             unsent: VecDeque::new(),
-            doing: Doing::Looking,
+            doing: Doing::Polling,
         };
         let voice = |_| Outside { link: None, unsent: VecDeque::new() };
         Host {
@@ -303,10 +303,10 @@ impl Host {
         self.current = to;
         self.epoch += 1;
         for core in &mut self.cores {
-            // The new doorbell is the core's from now on; the old one tells the core to look.
+            // The new doorbell is the core's from now on; the old one tells the core to poll.
             if core.bell.take() || core.doing == Doing::Parked {
                 core.doing = match core.doing {
-                    Doing::Parked => Doing::Looking,
+                    Doing::Parked => Doing::Polling,
                     other => other,
                 };
             }
@@ -427,12 +427,12 @@ impl Host {
             return true;
         }
         match core.doing {
-            Doing::Parked if core.bell.take() => core.doing = Doing::Looking,
+            Doing::Parked if core.bell.take() => core.doing = Doing::Polling,
             Doing::Parked => return false,
             Doing::Running(id) => self.run(at, id, rng, busy),
-            Doing::Looking if core.epoch != epoch => self.adopt(at),
-            Doing::Looking if self.agent_decides => return self.look(at, now),
-            Doing::Looking => return self.fall_back(at),
+            Doing::Polling if core.epoch != epoch => self.adopt(at),
+            Doing::Polling if self.agent_decides => return self.poll_agent(at, now),
+            Doing::Polling => return self.fall_back(at),
         }
         true
     }
@@ -457,8 +457,8 @@ impl Host {
             assert_eq!(here, other as u32 == id, "core {at} runs {id}, the table says {slot:?}");
         }
         let left = table.slots[id as usize].runs;
-        let looks = table.with_requests && rng.random();
-        if looks && std::mem::take(&mut table.slots[id as usize].requested) {
+        let polls = table.with_requests && rng.random();
+        if polls && std::mem::take(&mut table.slots[id as usize].requested) {
             table.found += 1;
             return;
         }
@@ -470,7 +470,7 @@ impl Host {
                 return;
             }
             2 | 3 if busy => return,
-            _ if looks => Kind::Awaits,
+            _ if polls => Kind::Awaits,
             4 => Kind::Yield,
             5 if table.slice != Nanos(0) => {
                 table.slices += 1;
@@ -488,10 +488,10 @@ impl Host {
         if let Some(link) = &mut core.link {
             link.protocol.hold(event.to_message());
         }
-        core.doing = Doing::Looking;
+        core.doing = Doing::Polling;
     }
 
-    fn look(&mut self, at: usize, now: Nanos) -> bool {
+    fn poll_agent(&mut self, at: usize, now: Nanos) -> bool {
         let core = &mut self.cores[at];
         let Some(CoreLink { port, protocol, incarnation }) = &mut core.link else { return false };
         let before = protocol.record();
