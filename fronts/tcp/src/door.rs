@@ -9,7 +9,7 @@ use wave_core::layout::{ConfigError, HeaderError, Layout, PROTOCOL_VERSION, read
 use wave_core::link::{Home, Port, Side};
 use wave_links::socket::{Connection, Listener, ReceivedOffer, SocketError};
 use wave_links::{Lender, LentPayload, LinkError, LinkSpec, MapError, Memory, Payload, SocketBell};
-use wave_tcp::context::{CONTEXTS_MAX, CROWD, window as window_of};
+use wave_tcp::context::{CONTEXTS_MAX, OFFERS_EXCEEDED, window as window_of};
 use wave_tcp::control::{Owner, Shares};
 
 use crate::process::Process;
@@ -82,7 +82,7 @@ pub enum OfferError {
     #[error("it offered no window in time")]
     Silent,
     /// The program or its user has its share of waiting connections; more would leave no room for others.
-    #[error("{CROWD}")]
+    #[error("{OFFERS_EXCEEDED}")]
     Crowd,
     /// The message is not an offer, or of another version, or the process has gone.
     #[error(transparent)]

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use wave_core::clock::Nanos;
 use wave_process::say;
 use wave_tcp::context::door::Cause;
-use wave_tcp::context::{Reason, Request, Trouble};
+use wave_tcp::context::{HostFailure, Reason, Request};
 use wave_tcp::control::Call;
 
 /// Most refusals that a report has. Equal ones of a process are counted as one.
@@ -175,17 +175,17 @@ impl Refusal {
     }
 
     /// A process has reported this itself.
-    pub(crate) fn reported(trouble: Trouble) -> Refusal {
-        match trouble {
-            Trouble::NotTakenOver => Refusal::new(
+    pub(crate) fn reported(failure: HostFailure) -> Refusal {
+        match failure {
+            HostFailure::NotTakenOver => Refusal::new(
                 NOT_TAKEN_OVER,
                 "by its own report, the connection had ended, or had carried too many bytes (ECONNRESET)",
             ),
-            Trouble::NoRings => Refusal::new(
+            HostFailure::NoRings => Refusal::new(
                 outcome_of(Call::Connect),
                 "by its own report, its payload memory has no room for more rings (ENOBUFS)",
             ),
-            Trouble::NoMemory => Refusal::new(
+            HostFailure::NoMemory => Refusal::new(
                 "cannot send",
                 "by its own report, its limits or the machine's give it no more memory (ENOBUFS)",
             ),
@@ -218,7 +218,7 @@ mod tests {
         for second in 0..3 {
             refusals.add(Nanos::from_millis(1_000 * second), peer(1), full());
         }
-        refusals.add(Nanos::from_millis(4_000), peer(2), Refusal::reported(Trouble::NoRings));
+        refusals.add(Nanos::from_millis(4_000), peer(2), Refusal::reported(HostFailure::NoRings));
         let report = refusals.report(Nanos::from_millis(9_500));
         assert_eq!(report[1]["count"], 3);
         assert_eq!((&report[1]["seconds_ago"], &report[1]["pid"]), (&json!(7), &json!(1)));

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use wave_core::clock::Nanos;
 use wave_tcp::congestion::ONE;
 use wave_tcp::context::door;
-use wave_tcp::control::{Shown, Stack};
+use wave_tcp::control::{SocketInfo, Stack};
 use wave_tcp::datapath::{Fin, FlowId};
 use wave_tcp::packet::Cause;
 use wave_wires::Frame;
@@ -24,7 +24,7 @@ pub(crate) fn report<D: Paths>(
     served_by: impl Fn(FlowId) -> &'static str,
 ) -> Value {
     let mut sockets = Vec::new();
-    stack.show(&mut |shown| sockets.push(socket(shown, &pid_of, &served_by)));
+    stack.visit_sockets(&mut |shown| sockets.push(socket(shown, &pid_of, &served_by)));
     let address = stack.address();
     json!({
         "address": format!("{}/{}", address.ip, address.prefix),
@@ -40,7 +40,7 @@ pub(crate) fn report<D: Paths>(
 }
 
 fn socket(
-    shown: &Shown,
+    shown: &SocketInfo,
     pid_of: impl Fn(u16) -> Option<i32>,
     served_by: impl Fn(FlowId) -> &'static str,
 ) -> Value {

@@ -238,7 +238,7 @@ impl Seated {
         }
         match event {
             // Such an event is dropped if its queue is full.
-            Event::Warned { .. } => return true,
+            Event::SoftError { .. } => return true,
             // Progress is cumulative: the newer one replaces the older one.
             Event::Progress(progress) => {
                 let at = self.latest.get(&progress.socket);

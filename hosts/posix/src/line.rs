@@ -16,7 +16,7 @@ use wave_core::queue::PushError;
 use wave_links::shm::ShmPort;
 use wave_links::socket::{Connection, Offer, SocketError};
 use wave_links::{AnyPort, LinkSpec, Memory, Payload, Populator, SocketBell};
-use wave_tcp::context::{CROWD, Event, PauseWords, ReadWords, Request, window};
+use wave_tcp::context::{Event, OFFERS_EXCEEDED, PauseWords, ReadWords, Request, window};
 
 /// The reason why a program has no agent.
 #[derive(Debug, thiserror::Error)]
@@ -142,7 +142,9 @@ impl Line {
         let start = Instant::now();
         loop {
             match Line::offer(path, users, payload, patience.saturating_sub(start.elapsed())) {
-                Err(ToeError::Refused(why)) if why == CROWD && start.elapsed() < patience => {
+                Err(ToeError::Refused(why))
+                    if why == OFFERS_EXCEEDED && start.elapsed() < patience =>
+                {
                     pause(TRY_AGAIN);
                 }
                 line => return line,

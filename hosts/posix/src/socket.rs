@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use wave_tcp::context::{FILL_MAX, Filled, Known, Progress, SocketOptions, Tail, Update};
+use wave_tcp::context::{FILL_MAX, Filled, Progress, SocketOptions, Tail, TcpInfo, Update};
 use wave_tcp::datapath::{FlowId, Ring};
 
 use crate::line::Fault;
@@ -48,11 +48,11 @@ pub struct Socket {
     /// The reason for its end, as errno. Bytes received before it are still read.
     pub error: Option<i32>,
     /// A soft error, after which the connection continues, as errno.
-    pub warning: Option<i32>,
+    pub soft_error: Option<i32>,
     /// The socket options.
     pub options: SocketOptions,
     /// The agent's last answer about the connection's state.
-    pub known: Option<Known>,
+    pub tcp_info: Option<TcpInfo>,
     /// The program no longer has a handle.
     pub is_closed: bool,
     /// An update is still to be reported to the agent.
@@ -187,9 +187,9 @@ impl Socket {
         Socket {
             phase,
             error: None,
-            warning: None,
+            soft_error: None,
             options: SocketOptions::default(),
-            known: None,
+            tcp_info: None,
             is_closed: false,
             is_dirty: false,
             is_changed: false,

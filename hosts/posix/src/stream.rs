@@ -109,9 +109,9 @@ impl Stream {
 
     /// The soft error since the last call, after which the connection continues: `EHOSTUNREACH` or `ENETUNREACH` if the network reports
     /// that the peer is unreachable, `ETIMEDOUT` if the peer has stopped answering.
-    pub fn take_warning(&self) -> Option<io::Error> {
+    pub fn take_soft_error(&self) -> Option<io::Error> {
         let mut context = self.inner().context.borrow_mut();
-        context.socket(self.name).warning.take().map(io::Error::from_raw_os_error)
+        context.socket(self.name).soft_error.take().map(io::Error::from_raw_os_error)
     }
 
     /// Shuts down one direction or both. After the write side, the peer reads the written bytes and then the end of the stream; after the

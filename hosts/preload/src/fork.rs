@@ -9,7 +9,7 @@ use std::ffi::c_int;
 
 use rustix::io::Errno;
 use wave_posix::door::Cause;
-use wave_posix::{Checkpoint, Trouble};
+use wave_posix::{Checkpoint, HostFailure};
 use wave_readiness::EventFlags;
 
 use crate::description::{Description, State};
@@ -22,8 +22,8 @@ use crate::world::{ATTACH_PATIENCE, World};
 /// Why a connection was not taken over.
 struct NotTaken {
     why: String,
-    /// The trouble to report to the agent. `None` if the agent knows the cause.
-    trouble: Option<Trouble>,
+    /// The failure to report to the agent. `None` if the agent knows the cause.
+    failure: Option<HostFailure>,
 }
 
 /// An inherited socket with its descriptors in the child.
@@ -142,9 +142,9 @@ impl World {
                 let refused = refused.and_then(Result::err);
                 // The agent says nothing about a refusal while the connection may still become a stream of the kernel's.
                 let is_said = refused.is_some() && demoted.is_none();
-                let trouble = refused.as_ref().and_then(|refused| refused.trouble);
-                if trouble.is_some() || !is_said {
-                    self.report(trouble.unwrap_or(Trouble::NotTakenOver));
+                let failure = refused.as_ref().and_then(|refused| refused.failure);
+                if failure.is_some() || !is_said {
+                    self.report(failure.unwrap_or(HostFailure::NotTakenOver));
                 }
                 let why = match (refused, demoted) {
                     (Some(refused), _) => refused.why,
@@ -170,13 +170,13 @@ impl World {
         checkpoint: &Checkpoint,
         secret: Option<u128>,
     ) -> Result<(u64, u32), NotTaken> {
-        let refused = |why: String| NotTaken { why, trouble: None };
+        let refused = |why: String| NotTaken { why, failure: None };
         let incarnation =
             self.attach_within(ATTACH_PATIENCE).map_err(|error| refused(error.to_string()))?;
         self.join(incarnation, secret.or(self.family_secret));
         let name = self.context(incarnation).take_over(checkpoint).ok_or_else(|| NotTaken {
             why: "no payload memory is left for it".to_owned(),
-            trouble: Some(Trouble::NoRings),
+            failure: Some(HostFailure::NoRings),
         })?;
         // The connection's process must stop, which may wait for this one.
         self.leave_shared();

@@ -7,7 +7,7 @@ use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketType, getpeername, getsockname, ipproto};
-use wave_posix::Trouble;
+use wave_posix::HostFailure;
 use wave_readiness::{EventFlags, Source};
 
 use crate::address::{self, Encoded, Family};
@@ -167,9 +167,9 @@ impl Sockets {
                 State::Listening { is_shared: true, .. } => return Verdict::Kernels,
                 State::Open(name) | State::Over(name) | State::Connecting(name) => {
                     let context = world.context(incarnation);
-                    if context.located(name).is_none() {
-                        context.locate(name);
-                        world.await_answer(incarnation, |context| context.located(name));
+                    if context.local_address(name).is_none() {
+                        context.query_local_address(name);
+                        world.await_answer(incarnation, |context| context.local_address(name));
                     }
                     let socket = world.context(incarnation).socket(name);
                     let (local, remote) = (socket.local, socket.remote.ip());
@@ -326,7 +326,7 @@ impl World {
         let kept = Kept::of(sys::fd(fd), description.family)?;
         let agent = self.agent(incarnation);
         let Some(name) = agent.context.connect_from(port, remote, kept.mss_max) else {
-            return Err(self.lacks_memory(Trouble::NoRings));
+            return Err(self.lacks_memory(HostFailure::NoRings));
         };
         agent.owners.insert(name, at);
         agent.context.flush();

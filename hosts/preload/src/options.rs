@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
-use wave_posix::{KeepAlive, Known, Nanos, SocketOptions};
+use wave_posix::{KeepAlive, Nanos, SocketOptions, TcpInfo};
 use wave_readiness::{EventFlags, Source};
 
 use crate::address::Family;
@@ -163,13 +163,13 @@ impl Kept {
             interval: nanos(self.keep_interval),
             probes: self.keep_count.min(u8::MAX.into()) as u8,
         });
-        let give_up_after = match self.user_timeout_ms {
+        let user_timeout = match self.user_timeout_ms {
             0 => None,
             milliseconds => Some(Nanos::from_millis(milliseconds.into())),
         };
         let options = SocketOptions {
             keep_alive,
-            give_up_after,
+            user_timeout,
             diffserv: self.service >> 2,
             hop_limit: self.hop_limit.max(1),
         };
@@ -275,9 +275,9 @@ impl Sockets {
                     let mut info = match description.state {
                         State::Open(name) => {
                             let incarnation = description.incarnation;
-                            world.context(incarnation).inquire(name);
+                            world.context(incarnation).query_tcp_info(name);
                             let known =
-                                world.await_answer(incarnation, |context| context.known(name));
+                                world.await_answer(incarnation, |context| context.tcp_info(name));
                             tcp_info(known.flatten())
                         }
                         _ => tcp_info(None),
@@ -297,7 +297,7 @@ impl Sockets {
     }
 
     /// ioctl(2) with FIONREAD, SIOCATMARK or SIOCOUTQ: see tcp(7).
-    pub fn inquire(&self, fd: c_int, request: u64) -> Verdict<c_int> {
+    pub fn ioctl(&self, fd: c_int, request: u64) -> Verdict<c_int> {
         self.answer(fd, |world, at| {
             let view = world.view(at);
             let is_listener = view.tcp == Tcp::Listen;
@@ -315,7 +315,7 @@ impl Sockets {
 }
 
 /// `struct tcp_info`, without `tcpi_state`.
-fn tcp_info(known: Option<Known>) -> Vec<u8> {
+fn tcp_info(known: Option<TcpInfo>) -> Vec<u8> {
     let mut info = vec![0; TCP_INFO_BYTES];
     let Some(known) = known else { return info };
     let segments = |bytes: u32| (bytes / known.mss.max(1)).min(SEGMENTS_MAX);

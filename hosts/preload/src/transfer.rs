@@ -7,7 +7,7 @@ use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 use rustix::net::sockopt::Timeout;
 use wave_links::payload::Part;
-use wave_posix::{Tail, Trouble};
+use wave_posix::{HostFailure, Tail};
 
 use crate::agent::Agent;
 use crate::description::Tcp;
@@ -354,7 +354,7 @@ impl Send<'_, '_> {
             let bytes = match agent.context.fill_for(name, bytes) {
                 Ok(bytes) => bytes,
                 Err(_) if self.copied > 0 => return Some(Ok(self.copied)),
-                Err(_) => return Some(Err(world.lacks_memory(Trouble::NoMemory))),
+                Err(_) => return Some(Err(world.lacks_memory(HostFailure::NoMemory))),
             };
             agent.copy_in(name, bytes, self.from, self.copied);
             self.copied += bytes as usize;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use smallvec::SmallVec;
-use wave_posix::{Context, Line, ToeError, Trouble};
+use wave_posix::{Context, HostFailure, Line, ToeError};
 use wave_readiness::{EventFlags, Source};
 
 use crate::agent::Agent;
@@ -83,7 +83,7 @@ pub struct World {
     /// The missing agent has been reported to the user.
     has_reported: bool,
     /// Failures that were reported to the user.
-    reported: Vec<Trouble>,
+    reported: Vec<HostFailure>,
     /// The secret that entitles children to take over connections, and the number of forks while connections were open.
     pub family_secret: Option<u128>,
     pub forks: u64,
@@ -193,19 +193,19 @@ impl World {
     }
 
     /// Has the agent tell people of a failure whose errno does not say what it means: this process may have no standard error.
-    pub fn report(&mut self, trouble: Trouble) {
+    pub fn report(&mut self, failure: HostFailure) {
         if let Ok(incarnation) = self.attach_within(ATTACH_PATIENCE) {
-            self.context(incarnation).report(trouble);
+            self.context(incarnation).report(failure);
         }
     }
 
     /// As [`World::report`], and says so to the program's user the first time. The program gets ENOBUFS.
-    pub fn lacks_memory(&mut self, trouble: Trouble) -> Errno {
-        self.report(trouble);
-        if !self.reported.contains(&trouble) {
-            self.reported.push(trouble);
-            warn_user(match trouble {
-                Trouble::NoRings => "no room for the rings of another connection (ENOBUFS)",
+    pub fn lacks_memory(&mut self, failure: HostFailure) -> Errno {
+        self.report(failure);
+        if !self.reported.contains(&failure) {
+            self.reported.push(failure);
+            warn_user(match failure {
+                HostFailure::NoRings => "no room for the rings of another connection (ENOBUFS)",
                 _ => {
                     "no memory for data to be sent: see ulimit -f and -v, and the free memory (ENOBUFS)"
                 }

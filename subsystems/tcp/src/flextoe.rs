@@ -313,7 +313,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
             Command::Retransmit | Command::DetectLoss | Command::ProbeTail | Command::Uncork => {
                 self.submit_work(id, Work::Command(command));
             }
-            _ => self.schedule.ask(id, command),
+            _ => self.schedule.add_command(id, command),
         }
     }
 

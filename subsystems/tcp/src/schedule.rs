@@ -152,7 +152,7 @@ impl Schedule {
     }
 
     /// Adds a command to a flow's next turn.
-    pub fn ask(&mut self, id: FlowId, command: Command) {
+    pub fn add_command(&mut self, id: FlowId, command: Command) {
         if let Some(turns) = self.flow_mut(id) {
             turns.commands |= command.bit();
             push(&mut self.announcing, id.index);

@@ -15,7 +15,7 @@ const NONE: u32 = u32::MAX;
 
 /// Both ends of a connection, packed into 37 bytes for storing and comparing: a [`Tuple`] has 64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Ends {
+pub struct PackedTuple {
     is_v6: bool,
     /// Ports in native byte order: local, remote.
     ports: [[u8; 2]; 2],
@@ -23,8 +23,8 @@ pub struct Ends {
     addresses: [[u8; 16]; 2],
 }
 
-impl From<&Tuple> for Ends {
-    fn from(tuple: &Tuple) -> Ends {
+impl From<&Tuple> for PackedTuple {
+    fn from(tuple: &Tuple) -> PackedTuple {
         let bytes = |end: &SocketAddr| {
             let mut bytes = [0; 16];
             match end.ip() {
@@ -33,7 +33,7 @@ impl From<&Tuple> for Ends {
             }
             bytes
         };
-        Ends {
+        PackedTuple {
             is_v6: tuple.local.is_ipv6(),
             ports: [tuple.local, tuple.remote].map(|end| end.port().to_ne_bytes()),
             addresses: [bytes(&tuple.local), bytes(&tuple.remote)],
@@ -41,8 +41,8 @@ impl From<&Tuple> for Ends {
     }
 }
 
-impl From<&Ends> for Tuple {
-    fn from(ends: &Ends) -> Tuple {
+impl From<&PackedTuple> for Tuple {
+    fn from(ends: &PackedTuple) -> Tuple {
         let end = |at: usize| {
             let bytes = ends.addresses[at];
             let ip: IpAddr = match ends.is_v6 {
@@ -55,7 +55,7 @@ impl From<&Ends> for Tuple {
     }
 }
 
-impl Ends {
+impl PackedTuple {
     fn hash_with(&self, key: (u64, u64)) -> u64 {
         // In one piece, which is faster than field by field.
         let mut bytes = [0; 36];
@@ -77,7 +77,7 @@ impl Ends {
 #[derive(Clone, Copy, Debug)]
 struct Slot<T> {
     generation: u32,
-    entry: Option<(Ends, T)>,
+    entry: Option<(PackedTuple, T)>,
 }
 
 /// A table of bounded size. Each entry is named by an index and a generation, as a [`FlowId`].
@@ -106,22 +106,22 @@ impl<T: Copy> Tuples<T> {
         }
     }
 
-    fn home(&self, ends: &Ends) -> usize {
+    fn home(&self, ends: &PackedTuple) -> usize {
         ends.hash_with(self.key) as usize & (self.places.len() - 1)
     }
 
-    fn place(&self, ends: &Ends) -> Option<usize> {
+    fn place(&self, ends: &PackedTuple) -> Option<usize> {
         let mut at = self.home(ends);
         loop {
             match self.places[at] {
                 NONE => return None,
-                index if self.ends_of(index) == Some(ends) => return Some(at),
+                index if self.packed_tuple(index) == Some(ends) => return Some(at),
                 _ => at = (at + 1) & (self.places.len() - 1),
             }
         }
     }
 
-    fn ends_of(&self, index: u32) -> Option<&Ends> {
+    fn packed_tuple(&self, index: u32) -> Option<&PackedTuple> {
         self.slots[index as usize].entry.as_ref().map(|(ends, _)| ends)
     }
 
@@ -160,13 +160,13 @@ impl<T: Copy> Tuples<T> {
     }
 
     /// The name of the entry that is, or last was, at an index.
-    pub fn name(&self, index: u32) -> FlowId {
+    pub fn id(&self, index: u32) -> FlowId {
         FlowId { index, generation: self.slots[index as usize].generation }
     }
 
     /// The name of the entry between these ends.
     pub fn find(&self, tuple: &Tuple) -> Option<FlowId> {
-        self.place(&tuple.into()).map(|at| self.name(self.places[at]))
+        self.place(&tuple.into()).map(|at| self.id(self.places[at]))
     }
 
     /// All entries, with their names and ends.
@@ -197,7 +197,7 @@ impl<T: Copy> Tuples<T> {
     /// # Errors
     /// There is no room, or an entry between these ends exists.
     pub fn insert(&mut self, tuple: Tuple, value: T) -> Result<FlowId, NoRoom> {
-        let ends = Ends::from(&tuple);
+        let ends = PackedTuple::from(&tuple);
         if self.place(&ends).is_some() {
             return Err(NoRoom);
         }
@@ -209,7 +209,7 @@ impl<T: Copy> Tuples<T> {
     }
 
     /// The latest generation of a name so far.
-    pub fn newest(&self) -> u32 {
+    pub fn newest_generation(&self) -> u32 {
         self.slots.iter().map(|slot| slot.generation).fold(self.oldest, u32::max)
     }
 
@@ -223,7 +223,7 @@ impl<T: Copy> Tuples<T> {
     /// # Errors
     /// The name's index is taken or beyond the table, or an entry between these ends exists.
     pub fn restore(&mut self, tuple: Tuple, name: FlowId, value: T) -> Result<(), NoRoom> {
-        let ends = Ends::from(&tuple);
+        let ends = PackedTuple::from(&tuple);
         let free = self.free.iter().position(|index| *index == name.index).ok_or(NoRoom)?;
         if self.place(&ends).is_some() {
             return Err(NoRoom);
@@ -249,7 +249,7 @@ impl<T: Copy> Tuples<T> {
         }
     }
 
-    fn put(&mut self, ends: Ends, name: FlowId, value: T) {
+    fn put(&mut self, ends: PackedTuple, name: FlowId, value: T) {
         let mut at = self.home(&ends);
         while self.places[at] != NONE {
             at = (at + 1) & (self.places.len() - 1);
@@ -263,7 +263,7 @@ impl<T: Copy> Tuples<T> {
     /// Removes and returns an entry.
     pub fn remove(&mut self, id: FlowId) -> Option<T> {
         self.get(id)?;
-        let ends = *self.ends_of(id.index)?;
+        let ends = *self.packed_tuple(id.index)?;
         let mask = self.places.len() - 1;
         let mut gap = self.place(&ends)?;
         let mut at = gap;
@@ -274,7 +274,7 @@ impl<T: Copy> Tuples<T> {
             if index == NONE {
                 break;
             }
-            let home = self.ends_of(index).map_or(at, |ends| self.home(ends));
+            let home = self.packed_tuple(index).map_or(at, |ends| self.home(ends));
             if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(gap) & mask) {
                 self.places[gap] = index;
                 gap = at;
@@ -308,7 +308,7 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         for round in 0..10 {
             let mut next = Tuples::new(2, (1, 2));
-            next.reserve_generations(table.newest());
+            next.reserve_generations(table.newest_generation());
             for port in 0..2 {
                 let name = next.insert(tuple(port), 0).unwrap();
                 assert!(seen.insert(name.to_word()), "{name} again in round {round}");
@@ -329,13 +329,16 @@ mod tests {
         for local in [SocketAddr::from(([10, 0, 0, 2], 80)), v6(mapped), v6(padded)] {
             let remote = if local.is_ipv6() { v6([9; 16]) } else { other };
             let tuple = Tuple { local, remote };
-            let ends = Ends::from(&tuple);
+            let ends = PackedTuple::from(&tuple);
             assert_eq!(Tuple::from(&ends), tuple);
             assert!(!seen.contains(&ends.addresses[0]) || local.is_ipv6());
             seen.push(ends.addresses[0]);
         }
-        let both =
-            [false, true].map(|is_v6| Ends { is_v6, ports: [[0; 2]; 2], addresses: [padded; 2] });
+        let both = [false, true].map(|is_v6| PackedTuple {
+            is_v6,
+            ports: [[0; 2]; 2],
+            addresses: [padded; 2],
+        });
         assert_ne!(both[0], both[1]);
     }
 

@@ -14,7 +14,7 @@ use wave_front_tcp::{
 use wave_process::cpus::Cpus;
 use wave_process::{say, tell};
 use wave_tcp::congestion::Algorithm;
-use wave_tcp::control::{Bounds, Ipv6Home};
+use wave_tcp::control::{Bounds, Ipv6Config};
 use wave_tcp::steering::{GROUPS_MAX, Steering};
 use wave_terminal::Failure;
 use wave_wires::{Interface, InterfaceOptions, MTU_MIN, MTU_MIN_V6, Spread, Tap, TapOptions, Wire};
@@ -180,9 +180,9 @@ impl Homes {
         Ok(homes)
     }
 
-    fn v6(&self) -> Option<Ipv6Home> {
+    fn v6(&self) -> Option<Ipv6Config> {
         let gateway = self.gateway6;
-        self.v6.map(|Network6 { ip, prefix }| Ipv6Home { ip, prefix, gateway })
+        self.v6.map(|Network6 { ip, prefix }| Ipv6Config { ip, prefix, gateway })
     }
 }
 

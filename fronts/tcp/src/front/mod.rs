@@ -21,7 +21,7 @@ use wave_core::clock::Nanos;
 use wave_core::policy::{Note, Progress};
 use wave_tcp::congestion::Algorithm;
 use wave_tcp::context::{ContextId, Event, Reason, Request};
-use wave_tcp::control::{Action, Address, Bounds, Call, Ipv6Home, Secrets, Stack, StackOutput};
+use wave_tcp::control::{Action, Address, Bounds, Call, Ipv6Config, Secrets, Stack, StackOutput};
 use wave_tcp::datapath::{OUTPUTS_PER_STEP, Output};
 use wave_tcp::executors::Inline;
 use wave_tcp::flextoe::{FlexToe, Settings};
@@ -81,7 +81,7 @@ pub struct TcpOptions {
     /// Gateway for packets that leave the network, if there is one.
     pub gateway: Option<std::net::Ipv4Addr>,
     /// The front's IPv6 address, if it has one.
-    pub v6: Option<Ipv6Home>,
+    pub v6: Option<Ipv6Config>,
     /// Limits of the stack.
     pub bounds: Bounds,
     /// Congestion control of the connections.
@@ -362,8 +362,8 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                     }
                 }
                 let failed = match request {
-                    Received::Request(Request::Report { trouble }) => {
-                        self.refusals.add(now, seated.process.peer(), Refusal::reported(trouble));
+                    Received::Request(Request::Report { failure }) => {
+                        self.refusals.add(now, seated.process.peer(), Refusal::reported(failure));
                         continue;
                     }
                     Received::Request(request) => match seated.reserve(&mut self.seats, &request) {

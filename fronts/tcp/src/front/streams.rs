@@ -241,9 +241,9 @@ pub(super) fn flow_of(request: &Request) -> Option<FlowId> {
         Request::Update(update) => Some(update.flow),
         Request::Close { flow }
         | Request::Abort { flow }
-        | Request::Inquire { flow }
+        | Request::QueryTcpInfo { flow }
         | Request::Accept { flow }
-        | Request::EndReading { flow }
+        | Request::ShutdownRead { flow }
         | Request::Configure { flow, .. } => Some(flow),
         _ => None,
     }
@@ -253,10 +253,10 @@ pub(super) fn flow_of(request: &Request) -> Option<FlowId> {
 pub(super) fn socket_of(event: &Event) -> Option<u32> {
     match *event {
         Event::Progress(progress) => Some(progress.socket),
-        Event::Known(known) => Some(known.socket),
-        Event::Closed { socket } | Event::Failed { socket, .. } | Event::Warned { socket, .. } => {
-            Some(socket)
-        }
+        Event::TcpInfo(info) => Some(info.socket),
+        Event::Closed { socket }
+        | Event::Failed { socket, .. }
+        | Event::SoftError { socket, .. } => Some(socket),
         _ => None,
     }
 }

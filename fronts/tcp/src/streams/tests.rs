@@ -194,7 +194,7 @@ fn connection_is_taken_over_once_its_process_is_outside_and_its_requests_are_tak
     let mut streams = Streams::new().unwrap();
     let _own = share(&mut streams, 1);
     let child = ContextId { process: 4, context: 0 };
-    let request = Request::Inquire { flow: flow(1) };
+    let request = Request::QueryTcpInfo { flow: flow(1) };
     assert!(streams.await_stop(flow(1), child, request));
     let [stop] = &turns(&mut streams, &[Owner::Inside; 5], false)[..] else { panic!() };
     assert!(matches!(stop, Need::Stop(process) if *process == OWNER.process));
@@ -221,7 +221,7 @@ fn process_goes_on_without_a_connection_that_nobody_takes_over_after_all() {
     let mut streams = Streams::new().unwrap();
     let _own = share(&mut streams, 1);
     let child = ContextId { process: 4, context: 0 };
-    assert!(streams.await_stop(flow(1), child, Request::Inquire { flow: flow(1) }));
+    assert!(streams.await_stop(flow(1), child, Request::QueryTcpInfo { flow: flow(1) }));
     turns(&mut streams, &[Owner::Inside], false);
     streams.forget_takers(child.process);
     goes_on(&mut streams);

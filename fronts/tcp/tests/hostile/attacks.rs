@@ -22,8 +22,8 @@ use wave_links::socket::{Connection, SocketError};
 use wave_links::{Payload, SocketBell};
 use wave_posix::{Options, Toe};
 use wave_tcp::context::{
-    Event, FILL_MAX, Filled, QUEUE_ENTRIES, Reason, Request, Sharing, SocketOptions, Tail, Trouble,
-    Update,
+    Event, FILL_MAX, Filled, HostFailure, QUEUE_ENTRIES, Reason, Request, Sharing, SocketOptions,
+    Tail, Update,
 };
 use wave_tcp::datapath::{FlowId, Ring};
 
@@ -163,7 +163,7 @@ impl Window {
     fn event(&mut self) -> Event {
         loop {
             match self.any_event() {
-                Event::Progress(_) | Event::Warned { .. } => {}
+                Event::Progress(_) | Event::SoftError { .. } => {}
                 event => return event,
             }
         }
@@ -650,8 +650,8 @@ fn beyond(path: &Path) {
 fn complaints(path: &Path) {
     let mut window = Window::open(path, 1, PAYLOAD_BYTES).unwrap();
     for _ in 0..5_000 {
-        for trouble in [Trouble::NotTakenOver, Trouble::NoRings, Trouble::NoMemory] {
-            window.ask(Request::Report { trouble });
+        for failure in [HostFailure::NotTakenOver, HostFailure::NoRings, HostFailure::NoMemory] {
+            window.ask(Request::Report { failure });
         }
         assert_eq!(window.listen(80), Some(Reason::NotPermitted));
     }

@@ -336,10 +336,10 @@ impl Side {
             | Event::Demoted { .. }
             | Event::Listening { .. }
             | Event::NotListening { .. }
-            | Event::Known(_)
-            | Event::Located { .. }
+            | Event::TcpInfo(_)
+            | Event::LocalAddress { .. }
             | Event::Lent { .. }
-            | Event::Warned { .. } => {
+            | Event::SoftError { .. } => {
                 return 0;
             }
         };

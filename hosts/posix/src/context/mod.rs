@@ -1,7 +1,7 @@
 //! The sockets and listeners of a context, driven by its events and by the program's calls. Never waits.
 
-mod inquiries;
 mod listening;
+mod queries;
 mod readiness;
 mod reports;
 mod rings;
@@ -244,13 +244,13 @@ impl<Q: Queues> Context<Q> {
                 // The program may have closed it meanwhile.
                 _ => Ok(()),
             },
-            Event::Known(known) => {
-                if let Some(socket) = self.find(known.socket) {
-                    socket.known = Some(known);
+            Event::TcpInfo(info) => {
+                if let Some(socket) = self.find(info.socket) {
+                    socket.tcp_info = Some(info);
                 }
                 Ok(())
             }
-            Event::Located { socket, local } => {
+            Event::LocalAddress { socket, local } => {
                 if let Some(socket) =
                     self.find(socket).filter(|socket| socket.phase == Phase::Connecting)
                 {
@@ -297,9 +297,9 @@ impl<Q: Queues> Context<Q> {
                 }
                 Ok(())
             }
-            Event::Warned { socket, reason } => {
+            Event::SoftError { socket, reason } => {
                 if let Some(socket) = self.find(socket) {
-                    socket.warning = Some(reason.errno());
+                    socket.soft_error = Some(reason.errno());
                 }
                 Ok(())
             }
@@ -418,7 +418,7 @@ impl<Q: Queues> Context<Q> {
         }
         let is_shut = &mut self.socket(name).receiving.is_shut;
         if how != Shutdown::Write && !std::mem::replace(is_shut, true) {
-            self.outbox.push_back(Request::EndReading { flow });
+            self.outbox.push_back(Request::ShutdownRead { flow });
         }
         self.flush();
         Ok(())

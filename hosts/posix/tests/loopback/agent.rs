@@ -327,9 +327,9 @@ impl Loopback {
             }
             Request::Join { .. }
             | Request::Lend { .. }
-            | Request::Inquire { .. }
-            | Request::EndReading { .. }
-            | Request::Locate { .. }
+            | Request::QueryTcpInfo { .. }
+            | Request::ShutdownRead { .. }
+            | Request::QueryLocalAddress { .. }
             | Request::Report { .. }
             | Request::Placeholders
             | Request::Take { .. } => {}

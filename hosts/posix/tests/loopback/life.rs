@@ -408,7 +408,7 @@ fn options_reach_the_agent_and_warnings_reach_the_program() {
                 Received::Request(Request::Configure { flow: of, options }) => {
                     configured.push((of, options));
                     let reason = Reason::NoNeighbour;
-                    answer = Some(Event::Warned { socket: name, reason });
+                    answer = Some(Event::SoftError { socket: name, reason });
                 }
                 other => println!("{other:?}"),
             });
@@ -427,19 +427,19 @@ fn options_reach_the_agent_and_warnings_reach_the_program() {
     let options = SocketOptions { keep_alive, hop_limit: 9, ..SocketOptions::default() };
     // Before the connection is established.
     stream.set_options(options).unwrap();
-    let warning = || loop {
+    let soft_error = || loop {
         toe.poll_ready().unwrap();
-        if let Some(warning) = stream.take_warning() {
-            break warning.raw_os_error();
+        if let Some(soft_error) = stream.take_soft_error() {
+            break soft_error.raw_os_error();
         }
         std::thread::yield_now();
     };
-    assert_eq!(warning(), Some(Reason::NoNeighbour.errno()));
-    assert!(stream.take_warning().is_none());
+    assert_eq!(soft_error(), Some(Reason::NoNeighbour.errno()));
+    assert!(stream.take_soft_error().is_none());
     // And back to the defaults.
     stream.set_options(SocketOptions::default()).unwrap();
     assert_eq!(stream.options(), SocketOptions::default());
-    assert_eq!(warning(), Some(Reason::NoNeighbour.errno()));
+    assert_eq!(soft_error(), Some(Reason::NoNeighbour.errno()));
     let wrong = SocketOptions { hop_limit: 0, ..options };
     assert_eq!(stream.set_options(wrong).unwrap_err().kind(), ErrorKind::InvalidInput);
     drop((stream, toe));

@@ -216,7 +216,7 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_
                 let _ = sockets.set_signalling(fd, is_on);
                 sockets.watch();
             });
-        } else if let Some(Verdict::Ours(answer)) = with(|sockets| sockets.inquire(fd, request)) {
+        } else if let Some(Verdict::Ours(answer)) = with(|sockets| sockets.ioctl(fd, request)) {
             return match answer {
                 // SAFETY: these requests take a pointer to an `int`.
                 Ok(value) => unsafe {

@@ -411,7 +411,7 @@ impl<'a> Stack<'a> {
                 None => signals::sleep(&mut polled, Some(Duration::ZERO), None),
             }
             .unwrap();
-            let ours = self.ours(*socket).map(|ours| ours.inquire(socket.fd, libc::FIONREAD));
+            let ours = self.ours(*socket).map(|ours| ours.ioctl(socket.fd, libc::FIONREAD));
             let available = match ours {
                 Some(Verdict::Ours(answer)) => answer.map(|count| count as u64),
                 _ => rustix::io::ioctl_fionread(sys::fd(socket.fd)),

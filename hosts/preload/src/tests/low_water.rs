@@ -61,7 +61,7 @@ fn low_water_mark_beyond_the_ring_is_reached_when_the_ring_is_full() {
     // As much as both rings take.
     assert_eq!(send(&client, far, &vec![7; 4 << 20]), Ok(4 << 20));
     assert!(is_readable(&server, near, None));
-    let there = server.inquire(near, libc::FIONREAD);
+    let there = server.ioctl(near, libc::FIONREAD);
     let crate::sockets::Verdict::Ours(Ok(there)) = there else { panic!("{there:?}") };
     assert!(there > 1_000_000, "{there}");
     // A receiver gets as many bytes as the mark says, since it empties the ring.

@@ -188,7 +188,7 @@ impl Process {
             "fcntl" => self.control(fd, arguments),
             "epoll_ctl" => self.watch(fd, arguments),
             "epoll_wait" => self.wait(fd, arguments),
-            _ => self.inquire(machine, fd, arguments),
+            _ => self.ioctl(machine, fd, arguments),
         }
     }
 

@@ -51,10 +51,10 @@ impl Options {
 
     /// Applies the options to a connection, or to one that is being opened.
     pub fn apply(&self, machine: &mut Machine, name: u32) {
-        let give_up_after = (self.user_timeout_ms > 0)
+        let user_timeout = (self.user_timeout_ms > 0)
             .then(|| Nanos::from_millis(self.user_timeout_ms.unsigned_abs()));
         let keep_alive = self.keeps_alive.then_some(self.keep_alive);
-        let options = SocketOptions { keep_alive, give_up_after, ..SocketOptions::default() };
+        let options = SocketOptions { keep_alive, user_timeout, ..SocketOptions::default() };
         machine.context.set_nodelay(name, self.is_eager);
         let socket = machine.context.socket(name);
         if socket.options != options {
@@ -209,7 +209,7 @@ impl Process {
         }
     }
 
-    pub(super) fn inquire(
+    pub(super) fn ioctl(
         &mut self,
         machine: &mut Machine,
         fd: i64,

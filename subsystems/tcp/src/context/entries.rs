@@ -6,8 +6,8 @@ use wave_core::clock::Nanos;
 use wave_core::queue::{Entry, Tag};
 
 use super::{
-    Event, Filled, KeepAlive, Known, Progress, Reason, Request, Sharing, SocketOptions, Tail,
-    Trouble, Update,
+    Event, Filled, HostFailure, KeepAlive, Progress, Reason, Request, Sharing, SocketOptions, Tail,
+    TcpInfo, Update,
 };
 use crate::datapath::{FlowId, Ring};
 
@@ -36,12 +36,12 @@ const JOIN: u16 = 11;
 const TAKE: u16 = 12;
 const ACCEPT: u16 = 13;
 const LEND: u16 = 14;
-const INQUIRE: u16 = 15;
+const QUERY_TCP_INFO: u16 = 15;
 const LIMIT_SEGMENTS: u16 = 16;
 const REPORT: u16 = 17;
 const PLACEHOLDERS: u16 = 18;
-const LOCATE: u16 = 19;
-const END_READING: u16 = 20;
+const QUERY_LOCAL_ADDRESS: u16 = 19;
+const SHUTDOWN_READ: u16 = 20;
 
 const PROGRESS: u16 = 1;
 const LISTENING: u16 = 2;
@@ -51,20 +51,20 @@ const CONNECTED: u16 = 5;
 const FAILED: u16 = 6;
 const CLOSED: u16 = 7;
 const UNUSED: u16 = 8;
-const WARNED: u16 = 9;
-const KNOWN: u16 = 10;
+const SOFT_ERROR: u16 = 9;
+const TCP_INFO: u16 = 10;
 const LENT: u16 = 11;
 const TAKEN: u16 = 12;
 const DEMOTED: u16 = 13;
 const DOOR: u16 = 14;
-const LOCATED: u16 = 15;
+const LOCAL_ADDRESS: u16 = 15;
 
 const FINISHED: u8 = 1;
 const EAGER: u8 = 2;
 /// Bit offset of [`Tail`] in the flags.
 const TAIL_SHIFT: u32 = 2;
 const KEEP_ALIVE: u8 = 1;
-const GIVE_UP: u8 = 2;
+const USER_TIMEOUT: u8 = 2;
 const REUSES_PORT: u8 = 1;
 
 impl Request {
@@ -114,25 +114,29 @@ impl Request {
                 let [a, b, c] = ring_words(receive, send, socket);
                 (tag(TAKE), [flow.to_word(), a, b, c, read, written])
             }
-            Request::Report { trouble } => (Tag { kind: REPORT, flags: trouble as u8 }, [0; 6]),
+            Request::Report { failure } => (Tag { kind: REPORT, flags: failure as u8 }, [0; 6]),
             Request::Placeholders => (tag(PLACEHOLDERS), [0; 6]),
-            Request::Inquire { flow } => (tag(INQUIRE), [flow.to_word(), 0, 0, 0, 0, 0]),
+            Request::QueryTcpInfo { flow } => {
+                (tag(QUERY_TCP_INFO), [flow.to_word(), 0, 0, 0, 0, 0])
+            }
             Request::Accept { flow } => (tag(ACCEPT), [flow.to_word(), 0, 0, 0, 0, 0]),
-            Request::Locate { socket } => (tag(LOCATE), [pair(socket, 0), 0, 0, 0, 0, 0]),
+            Request::QueryLocalAddress { socket } => {
+                (tag(QUERY_LOCAL_ADDRESS), [pair(socket, 0), 0, 0, 0, 0, 0])
+            }
             Request::Cancel { socket } => (tag(CANCEL), [pair(socket, 0), 0, 0, 0, 0, 0]),
-            Request::EndReading { flow } => (tag(END_READING), [flow.to_word(), 0, 0, 0, 0, 0]),
+            Request::ShutdownRead { flow } => (tag(SHUTDOWN_READ), [flow.to_word(), 0, 0, 0, 0, 0]),
             Request::Close { flow } => (tag(CLOSE), [flow.to_word(), 0, 0, 0, 0, 0]),
             Request::Abort { flow } => (tag(ABORT), [flow.to_word(), 0, 0, 0, 0, 0]),
             Request::Configure { flow, options } => {
-                let SocketOptions { keep_alive, give_up_after, diffserv, hop_limit } = options;
+                let SocketOptions { keep_alive, user_timeout, diffserv, hop_limit } = options;
                 let flags = if keep_alive.is_some() { KEEP_ALIVE } else { 0 }
-                    | if give_up_after.is_some() { GIVE_UP } else { 0 };
+                    | if user_timeout.is_some() { USER_TIMEOUT } else { 0 };
                 let (times, probes) = keep_alive.map_or((0, 0), |keep| {
                     (pair(milliseconds(keep.idle), milliseconds(keep.interval)), keep.probes)
                 });
-                let give_up = give_up_after.map_or(0, |after| milliseconds(after).into());
+                let timeout = user_timeout.map_or(0, |after| milliseconds(after).into());
                 let bytes = u64::from_le_bytes([probes, diffserv, hop_limit, 0, 0, 0, 0, 0]);
-                (Tag { kind: CONFIGURE, flags }, [flow.to_word(), times, bytes, give_up, 0, 0])
+                (Tag { kind: CONFIGURE, flags }, [flow.to_word(), times, bytes, timeout, 0, 0])
             }
         }
     }
@@ -195,17 +199,17 @@ impl Request {
                 Request::Take { flow, socket, receive, send, read: d, written: e }
             }
             REPORT => {
-                let mut all = Trouble::ALL.into_iter();
-                let trouble = all.find(|one| *one as u8 == flags).ok_or(malformed)?;
-                Request::Report { trouble }
+                let mut all = HostFailure::ALL.into_iter();
+                let failure = all.find(|one| *one as u8 == flags).ok_or(malformed)?;
+                Request::Report { failure }
             }
             PLACEHOLDERS => Request::Placeholders,
-            INQUIRE => Request::Inquire { flow },
+            QUERY_TCP_INFO => Request::QueryTcpInfo { flow },
             ACCEPT => Request::Accept { flow },
-            LOCATE => Request::Locate { socket: left },
+            QUERY_LOCAL_ADDRESS => Request::QueryLocalAddress { socket: left },
             LEND => Request::Lend { flow, secret: u128::from(a) << 64 | u128::from(b) },
             CANCEL => Request::Cancel { socket: left },
-            END_READING => Request::EndReading { flow },
+            SHUTDOWN_READ => Request::ShutdownRead { flow },
             CLOSE => Request::Close { flow },
             ABORT => Request::Abort { flow },
             CONFIGURE => {
@@ -214,7 +218,7 @@ impl Request {
                 let keep = KeepAlive { idle: time(a), interval: time(a >> 32), probes };
                 let options = SocketOptions {
                     keep_alive: (flags & KEEP_ALIVE != 0).then_some(keep),
-                    give_up_after: (flags & GIVE_UP != 0).then_some(time(c)),
+                    user_timeout: (flags & USER_TIMEOUT != 0).then_some(time(c)),
                     diffserv,
                     hop_limit,
                 };
@@ -233,18 +237,18 @@ impl Event {
                 let flags = if is_finished { FINISHED } else { 0 };
                 (Tag { kind: PROGRESS, flags }, [pair(socket, 0), received, acknowledged, 0, 0, 0])
             }
-            Event::Known(known) => {
-                let Known { socket, round_trip_us, variation_us, timeout_us, .. } = known;
-                let Known { mss, unacknowledged, window, threshold, .. } = known;
+            Event::TcpInfo(info) => {
+                let TcpInfo { socket, round_trip_us, variation_us, timeout_us, .. } = info;
+                let TcpInfo { mss, unacknowledged, window, threshold, .. } = info;
                 let first = pair(socket, round_trip_us);
                 let times = pair(variation_us, timeout_us);
                 let windows = pair(window, threshold);
-                (tag(KNOWN), [first, times, pair(mss, unacknowledged), windows, 0, 0])
+                (tag(TCP_INFO), [first, times, pair(mss, unacknowledged), windows, 0, 0])
             }
             Event::Lent { flow } => (tag(LENT), [flow.to_word(), 0, 0, 0, 0, 0]),
-            Event::Located { socket, local } => {
+            Event::LocalAddress { socket, local } => {
                 let [high, low] = address_words(local.ip());
-                (tag(LOCATED), [pair(socket, local.port().into()), high, low, 0, 0, 0])
+                (tag(LOCAL_ADDRESS), [pair(socket, local.port().into()), high, low, 0, 0, 0])
             }
             Event::Listening { listener, local } => {
                 let [high, low] = address_words(local.ip());
@@ -271,8 +275,8 @@ impl Event {
             Event::Taken { socket } => (tag(TAKEN), [pair(socket, 0), 0, 0, 0, 0, 0]),
             Event::Demoted { socket } => (tag(DEMOTED), [pair(socket, 0), 0, 0, 0, 0, 0]),
             Event::Unused { socket } => (tag(UNUSED), [pair(socket, 0), 0, 0, 0, 0, 0]),
-            Event::Warned { socket, reason } => {
-                (tag(WARNED), [pair(socket, reason as u32), 0, 0, 0, 0, 0])
+            Event::SoftError { socket, reason } => {
+                (tag(SOFT_ERROR), [pair(socket, reason as u32), 0, 0, 0, 0, 0])
             }
         }
     }
@@ -298,7 +302,7 @@ impl Event {
                 acknowledged: b,
                 is_finished: flags & FINISHED != 0,
             }),
-            KNOWN => Event::Known(Known {
+            TCP_INFO => Event::TcpInfo(TcpInfo {
                 socket: left,
                 round_trip_us: right,
                 variation_us: a as u32,
@@ -309,9 +313,10 @@ impl Event {
                 threshold: (c >> 32) as u32,
             }),
             LENT => Event::Lent { flow: FlowId::from_word(first) },
-            LOCATED => {
-                Event::Located { socket: left, local: SocketAddr::new(address(a, b), right as u16) }
-            }
+            LOCAL_ADDRESS => Event::LocalAddress {
+                socket: left,
+                local: SocketAddr::new(address(a, b), right as u16),
+            },
             LISTENING => Event::Listening {
                 listener: left,
                 local: SocketAddr::new(address(a, b), right as u16),
@@ -336,7 +341,7 @@ impl Event {
             TAKEN => Event::Taken { socket: left },
             DEMOTED => Event::Demoted { socket: left },
             UNUSED => Event::Unused { socket: left },
-            WARNED => Event::Warned { socket: left, reason: reason()? },
+            SOFT_ERROR => Event::SoftError { socket: left, reason: reason()? },
             _ => return Err(malformed),
         })
     }
@@ -415,8 +420,8 @@ mod tests {
                     survived[1] += 1;
                 }
             }
-            let known =
-                [MOVED..=END_READING, PROGRESS..=LOCATED].map(|kinds| kinds.contains(&kind));
+            let known = [MOVED..=SHUTDOWN_READ, PROGRESS..=LOCAL_ADDRESS]
+                .map(|kinds| kinds.contains(&kind));
             assert_eq!(survived.map(|count| count > 100), known, "kind {kind}: {survived:?}");
         }
     }

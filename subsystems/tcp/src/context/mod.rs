@@ -119,7 +119,8 @@ pub struct Filled {
 
 /// Refusal of an offer that is worth retrying: too many processes of the same program or user are offering a window at this
 /// moment.
-pub const CROWD: &str = "too many connections of its program or user wait to offer a window";
+pub const OFFERS_EXCEEDED: &str =
+    "too many connections of its program or user wait to offer a window";
 
 /// Limit of bytes by which a host may extend a ring's memory at a time.
 pub const FILL_MAX: u32 = 256 << 10;
@@ -132,7 +133,7 @@ pub struct SocketOptions {
     pub keep_alive: Option<KeepAlive>,
     /// TCP_USER_TIMEOUT: how long data may stay unacknowledged before the connection is dropped (RFC 9293, 3.8.3: R2). `None`
     /// drops it after 15 retransmissions.
-    pub give_up_after: Option<Nanos>,
+    pub user_timeout: Option<Nanos>,
     /// Differentiated Services codepoint of each segment: six bits, at most 63.
     pub diffserv: u8,
     /// IP_TTL: the hop limit of each segment, at least 1.
@@ -142,7 +143,7 @@ pub struct SocketOptions {
 impl Default for SocketOptions {
     /// The options of a new connection.
     fn default() -> SocketOptions {
-        SocketOptions { keep_alive: None, give_up_after: None, diffserv: 0, hop_limit: 64 }
+        SocketOptions { keep_alive: None, user_timeout: None, diffserv: 0, hop_limit: 64 }
     }
 }
 
@@ -184,7 +185,7 @@ pub struct Sharing {
 /// A failure that a program has met, and that the agent cannot see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Trouble {
+pub enum HostFailure {
     /// A connection of another process could not be taken over: it had ended, or had carried too many bytes.
     NotTakenOver = 1,
     /// The program's payload memory has no room for the rings of one more connection.
@@ -193,8 +194,9 @@ pub enum Trouble {
     NoMemory = 3,
 }
 
-impl Trouble {
-    const ALL: [Trouble; 3] = [Trouble::NotTakenOver, Trouble::NoRings, Trouble::NoMemory];
+impl HostFailure {
+    const ALL: [HostFailure; 3] =
+        [HostFailure::NotTakenOver, HostFailure::NoRings, HostFailure::NoMemory];
 }
 
 /// Requests from the host to the agent.
@@ -297,14 +299,14 @@ pub enum Request {
     /// Other processes may get descriptors of this process's connections: a message with more about them is on the way over the
     /// socket by which the process has attached. [`Event::Door`] answers.
     Placeholders,
-    /// Ask for the state of a connection of the process: [`Event::Known`] answers.
-    Inquire {
+    /// Ask for the state of a connection of the process: [`Event::TcpInfo`] answers.
+    QueryTcpInfo {
         /// The connection.
         flow: FlowId,
     },
-    /// Ask for the local address of a connection that is not established yet: [`Event::Located`] answers, unless the connection
+    /// Ask for the local address of a connection that is not established yet: [`Event::LocalAddress`] answers, unless the connection
     /// was established or has failed meanwhile.
-    Locate {
+    QueryLocalAddress {
         /// The host's name for the connection.
         socket: u32,
     },
@@ -326,7 +328,7 @@ pub enum Request {
         flow: FlowId,
     },
     /// The program reads no more of a connection (SHUT_RD). The agent keeps it in mind for other processes that use the connection later.
-    EndReading {
+    ShutdownRead {
         /// The connection.
         flow: FlowId,
     },
@@ -345,7 +347,7 @@ pub enum Request {
     /// Tell people what has happened to the program: its own standard error may be closed.
     Report {
         /// What has happened.
-        trouble: Trouble,
+        failure: HostFailure,
     },
 }
 
@@ -364,7 +366,7 @@ pub struct Progress {
 
 /// The agent's state of a connection, as in tcp(7)'s TCP_INFO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Known {
+pub struct TcpInfo {
     /// The host's name for the connection.
     pub socket: u32,
     /// Smoothed round-trip time in microseconds; 0 before the first measurement.
@@ -437,10 +439,10 @@ impl Reason {
 pub enum Event {
     /// A connection's streams have moved.
     Progress(Progress),
-    /// The answer to a [`Request::Inquire`].
-    Known(Known),
-    /// The answer to a [`Request::Locate`].
-    Located {
+    /// The answer to a [`Request::QueryTcpInfo`].
+    TcpInfo(TcpInfo),
+    /// The answer to a [`Request::QueryLocalAddress`].
+    LocalAddress {
         /// The host's name for the connection.
         socket: u32,
         /// The local address and port.
@@ -523,9 +525,9 @@ pub enum Event {
         /// The slot's name.
         socket: u32,
     },
-    /// A connection has trouble, but stays open (RFC 9293, 3.9.1.8): the network says that the peer is unreachable, or
+    /// A connection has failure, but stays open (RFC 9293, 3.9.1.8): the network says that the peer is unreachable, or
     /// retransmissions stay unanswered. Such events may be lost when many come at once.
-    Warned {
+    SoftError {
         /// The host's name for the connection.
         socket: u32,
         /// The reason for which the connection would fail if this lasted.

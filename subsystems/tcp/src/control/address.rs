@@ -16,7 +16,7 @@ pub struct Address {
     /// Next hop of packets that leave the IPv4 network; `None` if it has no gateway.
     pub gateway: Option<Ipv4Addr>,
     /// The agent's IPv6 address and network; `None` without IPv6.
-    pub v6: Option<Ipv6Home>,
+    pub v6: Option<Ipv6Config>,
     /// Ethernet address of the agent.
     pub mac: MacAddress,
     /// Largest IP packet, in bytes.
@@ -25,7 +25,7 @@ pub struct Address {
 
 /// An IPv6 address and its network. It must be configured: router advertisements are not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ipv6Home {
+pub struct Ipv6Config {
     /// IPv6 address of the agent.
     pub ip: Ipv6Addr,
     /// Prefix length of the IPv6 network, in bits.
@@ -42,35 +42,35 @@ pub(super) fn headers_bytes(host: IpAddr) -> u16 {
 
 impl Address {
     /// The agent's address of the same family as `remote`.
-    pub(super) fn own(&self, remote: IpAddr) -> Option<IpAddr> {
+    pub(super) fn local_for(&self, remote: IpAddr) -> Option<IpAddr> {
         match remote {
             IpAddr::V4(_) => Some(self.ip.into()),
-            IpAddr::V6(_) => self.v6.map(|home| home.ip.into()),
+            IpAddr::V6(_) => self.v6.map(|config| config.ip.into()),
         }
     }
 
     /// Whether an address is the agent's.
-    pub(super) fn is_own(&self, ip: IpAddr) -> bool {
-        self.own(ip) == Some(ip)
+    pub(super) fn is_local(&self, ip: IpAddr) -> bool {
+        self.local_for(ip) == Some(ip)
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = IpAddr> {
-        [Some(self.ip.into()), self.v6.map(|home| home.ip.into())].into_iter().flatten()
+        [Some(self.ip.into()), self.v6.map(|config| config.ip.into())].into_iter().flatten()
     }
 
     /// Next hop of packets to `remote`; `None` if there is no route.
     pub(super) fn next_hop(&self, remote: IpAddr) -> Option<IpAddr> {
         match remote {
-            IpAddr::V4(ip) if self.is_near_v4(ip) => Some(remote),
+            IpAddr::V4(ip) if self.is_on_link_v4(ip) => Some(remote),
             IpAddr::V4(_) => self.gateway.map(IpAddr::V4),
             IpAddr::V6(ip) => {
-                let home = self.v6?;
-                let mask = u128::MAX.checked_shl(128 - u32::from(home.prefix)).unwrap_or(0);
-                let is_near = (ip.to_bits() ^ home.ip.to_bits()) & mask == 0;
-                if is_near || ip.is_unicast_link_local() {
+                let config = self.v6?;
+                let mask = u128::MAX.checked_shl(128 - u32::from(config.prefix)).unwrap_or(0);
+                let is_on_link = (ip.to_bits() ^ config.ip.to_bits()) & mask == 0;
+                if is_on_link || ip.is_unicast_link_local() {
                     return Some(remote);
                 }
-                home.gateway.map(IpAddr::V6)
+                config.gateway.map(IpAddr::V6)
             }
         }
     }
@@ -79,7 +79,7 @@ impl Address {
         u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0)
     }
 
-    fn is_near_v4(&self, ip: Ipv4Addr) -> bool {
+    fn is_on_link_v4(&self, ip: Ipv4Addr) -> bool {
         (ip.to_bits() ^ self.ip.to_bits()) & self.mask_v4() == 0
     }
 
@@ -95,12 +95,12 @@ impl Address {
                 // The network's own address and its broadcast address (RFC 1122, 3.2.1.3).
                 let mask = self.mask_v4();
                 let is_all = ip.to_bits() & !mask == 0 || ip.to_bits() | mask == u32::MAX;
-                !(ip.is_broadcast() || (is_all && self.is_near_v4(ip)))
+                !(ip.is_broadcast() || (is_all && self.is_on_link_v4(ip)))
             }
             IpAddr::V6(_) => self.v6.is_some(),
         };
         is_host
-            && !self.is_own(ip)
+            && !self.is_local(ip)
             && !ip.is_unspecified()
             && !ip.is_multicast()
             && !ip.is_loopback()
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn each_address_family_has_its_own_next_hop_and_mss() {
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
-        let home = Ipv6Home {
+        let config = Ipv6Config {
             ip: "fd77::2".parse().unwrap(),
             prefix: 64,
             gateway: Some("fd77::9".parse().unwrap()),
@@ -123,7 +123,7 @@ mod tests {
             ip: Ipv4Addr::new(10, 0, 0, 2),
             prefix: 24,
             gateway: None,
-            v6: Some(home),
+            v6: Some(config),
             mac: [2; 6],
             mtu: 1500,
         };

@@ -86,7 +86,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         ethernet: &EthernetView,
         ip: &IpView<IpAddr>,
     ) -> Answer {
-        if !self.address.is_own(ip.destination) || !self.address.may_be_peer(ip.source) {
+        if !self.address.is_local(ip.destination) || !self.address.may_be_peer(ip.source) {
             return Answer::None;
         }
         if !self.closed_ports.may_answer(now, ip.source, &self.secrets) {

@@ -7,7 +7,7 @@ use crate::packet::Flags;
 
 /// The ECN bits of both sides of a handshake.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Agreement {
+pub(super) struct EcnNegotiation {
     /// The peer's SYN, and each retransmission of it, asks for ECN or agrees to it.
     peer_has_ecn: bool,
     /// One of our SYNs has asked.
@@ -16,10 +16,10 @@ pub(super) struct Agreement {
     has_not_asked: bool,
 }
 
-impl Agreement {
+impl EcnNegotiation {
     /// Starts a negotiation with the peer's SYN.
-    pub(super) fn with(flags: Flags) -> Agreement {
-        Agreement { peer_has_ecn: has_ecn(flags), ..Agreement::default() }
+    pub(super) fn with(flags: Flags) -> EcnNegotiation {
+        EcnNegotiation { peer_has_ecn: has_ecn(flags), ..EcnNegotiation::default() }
     }
 
     /// The peer's SYN arrived.
@@ -28,25 +28,25 @@ impl Agreement {
     }
 
     /// The peer's SYN arrived again.
-    pub(super) fn on_another_syn(&mut self, flags: Flags) {
+    pub(super) fn on_retransmitted_syn(&mut self, flags: Flags) {
         self.peer_has_ecn &= has_ecn(flags);
     }
 
     /// ECN flags of our SYN. A lost SYN may have been dropped because it asked, so the next one does not ask (RFC 3168,
     /// 6.1.1.1).
-    pub(super) fn ask(&mut self, asks: bool) -> Flags {
+    pub(super) fn syn_flags(&mut self, asks: bool) -> Flags {
         self.has_asked |= asks;
         self.has_not_asked |= !asks;
         if asks { Flags::ECE | Flags::CWR } else { Flags::NONE }
     }
 
     /// ECN flags of our answer to the peer's SYN.
-    pub(super) fn answer(&self) -> Flags {
+    pub(super) fn syn_ack_flags(&self) -> Flags {
         if self.peer_has_ecn && !self.has_not_asked { Flags::ECE } else { Flags::NONE }
     }
 
     /// The outcome, once the handshake is over; `None` if ECN is not used.
-    pub(super) fn state(&self, echo: Echo) -> Option<EcnState> {
+    pub(super) fn outcome(&self, echo: Echo) -> Option<EcnState> {
         let is_agreed = self.peer_has_ecn && (self.has_asked || !self.has_not_asked);
         let is_capable = !self.has_not_asked;
         is_agreed.then_some(EcnState { echo, is_echoing: false, is_capable })

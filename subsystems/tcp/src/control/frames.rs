@@ -17,7 +17,7 @@ use crate::packet::{
 use crate::planted::{Planted, is_planted};
 use crate::seq::seq_of;
 use crate::stages::acknowledge::milliseconds;
-use crate::stages::pre::ends;
+use crate::stages::pre::tuple_of;
 use crate::stages::receive::ANSWER_AFTER;
 
 /// The next step for a packet of the control plane.
@@ -56,11 +56,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             Ok(Parsed::Udp(ethernet, ip)) => self.on_datagram(now, bytes, &ethernet, &ip),
             Ok(Parsed::Tcp { ethernet, ip, segment }) => {
                 let is_between_us =
-                    self.address.is_own(ip.destination) && self.address.may_be_peer(ip.source);
+                    self.address.is_local(ip.destination) && self.address.may_be_peer(ip.source);
                 let source = core::net::SocketAddr::new(ip.source, segment.source_port);
                 let own = core::net::SocketAddr::new(ip.destination, segment.destination_port);
                 if is_between_us && segment.source_port != 0 {
-                    Answer::Segment(ethernet.source, ends(source, own), segment)
+                    Answer::Segment(ethernet.source, tuple_of(source, own), segment)
                 } else {
                     Answer::None
                 }

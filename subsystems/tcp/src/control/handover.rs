@@ -88,7 +88,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     pub fn is_at_rest(&mut self, now: Nanos) -> bool {
         let is_done = self.packets.is_empty()
             && self.requests.is_empty()
-            && self.leaving.is_empty()
+            && self.tearing_down.is_empty()
             && self.gone.is_empty()
             && self.released.is_empty()
             && self.out.is_empty()
@@ -115,8 +115,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.takes.iter_mut().for_each(Takeover::restart);
         for index in 0..self.connections.len() {
             let Some(connection) = self.connections[index] else { continue };
-            // A leaving connection stays frozen.
-            if !connection.is_leaving()
+            // A connection that is torn down stays frozen.
+            if !connection.is_tearing_down()
                 && let Some(state) = self.data.export(connection.flow)
             {
                 let restored = self.resume(now, &connection, &state);
@@ -146,7 +146,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             lent: self.lent.clone(),
             handshakes: self.handshakes.iter().map(handshake).collect(),
             connections: self.connections.iter().flatten().filter_map(connection).collect(),
-            newest: [self.newest, self.handshakes.newest()],
+            newest: [self.newest, self.handshakes.newest_generation()],
             time_wait: self.time_wait.in_order().map(|(tuple, over)| (tuple, *over)).collect(),
             spent_cookies: self.spent_cookies.clone(),
             neighbours: self.neighbours.clone(),

@@ -8,11 +8,11 @@ mod closed_ports;
 mod connection;
 mod discovery;
 mod ecn;
-mod errors;
 mod frames;
 mod handover;
 mod handshake;
 mod held;
+mod icmp_errors;
 mod listeners;
 mod memory;
 mod neighbours;
@@ -25,7 +25,7 @@ mod requests;
 mod rtt;
 mod secrets;
 mod shares;
-mod show;
+mod socket_info;
 mod takeover;
 mod time_wait;
 
@@ -39,14 +39,14 @@ use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 use wave_core::waiting::Heap;
 
-pub use address::{Address, Ipv6Home};
+pub use address::{Address, Ipv6Config};
 pub use handover::State as StackState;
 pub use held::HeldFlow;
 pub use memory::PayloadMemory;
 pub use refusals::Call;
 pub use secrets::Secrets;
 pub use shares::{Owner, Shares};
-pub use show::{Shown, State};
+pub use socket_info::{SocketInfo, State};
 pub use takeover::RingCopy;
 
 use crate::congestion::Algorithm;
@@ -57,7 +57,7 @@ use crate::tuples::Tuples;
 use closed_ports::ClosedPorts;
 use connection::Connection;
 use handshake::Handshake;
-use handshake::early::Early;
+use handshake::early::EarlySegments;
 use listeners::accepts_at;
 use neighbours::Neighbours;
 use takeover::{Lent, Takeover};
@@ -269,7 +269,7 @@ pub struct Stack<F, D> {
     /// Deadlines: of connections, by their index, then of handshakes.
     timers: Heap,
     /// Flows to be removed as soon as they have nothing in flight.
-    leaving: VecDeque<FlowId>,
+    tearing_down: VecDeque<FlowId>,
     /// Processes that have gone, and whose connections are being closed.
     gone: VecDeque<GoneProcess>,
     /// Processes that have gone, and have connections left.
@@ -281,7 +281,7 @@ pub struct Stack<F, D> {
     /// Number of requests that the data path has taken so far.
     submitted: u64,
     packets: VecDeque<Packet<F>>,
-    early: Early<F>,
+    early: EarlySegments<F>,
     requests: VecDeque<(ContextId, Update)>,
     data_outputs: VecDeque<Output<F>>,
     out: VecDeque<StackOutput<F>>,
@@ -319,14 +319,14 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             spent_cookies: VecDeque::with_capacity(handshake::cookies::SPENT_MAX),
             neighbours: Neighbours::new(),
             timers: Heap::new(bounds.flows + bounds.handshakes),
-            leaving: VecDeque::with_capacity(bounds.flows as usize),
+            tearing_down: VecDeque::with_capacity(bounds.flows as usize),
             gone: VecDeque::new(),
             lingering: Vec::new(),
             orphans: 0,
             released: VecDeque::new(),
             submitted: 0,
             packets: VecDeque::with_capacity(WAITING_MAX),
-            early: Early::new(),
+            early: EarlySegments::new(),
             requests: VecDeque::with_capacity(WAITING_MAX),
             data_outputs: VecDeque::with_capacity(OUTPUTS),
             out: VecDeque::with_capacity(OUTPUTS),
@@ -472,7 +472,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         self.data_outputs = outputs;
         self.read_statistics(now);
-        let has_left = self.remove_leaving(now) | self.advance_takeovers(now);
+        let has_removed = self.remove_torn_down(now) | self.advance_takeovers(now);
         self.assign_slots(now);
         // Asked last: the control plane's commands above may have created work.
         let data_next = self.data.poll(now, 0, &mut self.data_outputs);
@@ -480,7 +480,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         out.append(&mut self.out);
         let is_busy = !self.packets.is_empty()
             || !self.requests.is_empty()
-            || has_left
+            || has_removed
             || !self.released.is_empty()
             || !self.gone.is_empty();
         let timer = self.timers.first().map(|(at, _)| Nanos(at));

@@ -13,9 +13,9 @@ pub const NEIGHBOURS_MAX: usize = 256;
 /// How long a learnt address is valid.
 const FRESH: Nanos = Nanos::from_millis(60_000);
 /// Time between two queries (RFC 1122, 2.3.2.1: at most one per second).
-pub const ASK_AFTER: Nanos = Nanos::from_millis(1_000);
+pub const QUERY_AFTER: Nanos = Nanos::from_millis(1_000);
 /// Unanswered queries after which resolution fails.
-pub const ASKS_MAX: u8 = 3;
+pub const QUERIES_MAX: u8 = 3;
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Neighbour {

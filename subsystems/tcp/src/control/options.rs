@@ -9,7 +9,7 @@ use crate::context::{ContextId, KeepAlive, Reason, SocketOptions};
 use crate::datapath::{Command, Datapath, FlowId, Path};
 
 /// Shortest idle time and interval of keep-alive probes, so that no host can make its agent flood a peer.
-const ASK_AFTER_MIN: Nanos = Nanos::from_millis(1_000);
+const KEEP_ALIVE_INTERVAL_MIN: Nanos = Nanos::from_millis(1_000);
 /// Fewest unanswered probes that end a connection: a single loss does not mean a dead peer (RFC 9293, MUST-29).
 const PROBES_MIN: u8 = 2;
 
@@ -20,7 +20,7 @@ pub(super) struct KeptOptions {
     idle_ms: u32,
     interval_ms: u32,
     /// 0: no time limit; the connection is dropped after the default number of timeouts.
-    give_up_ms: u32,
+    user_timeout_ms: u32,
     probes: u8,
     pub diffserv: u8,
     pub hop_limit: u8,
@@ -29,11 +29,11 @@ pub(super) struct KeptOptions {
 impl From<&SocketOptions> for KeptOptions {
     fn from(options: &SocketOptions) -> KeptOptions {
         let millis = |time: Nanos| time.0.div_ceil(1_000_000).clamp(1, u32::MAX.into()) as u32;
-        let SocketOptions { keep_alive, give_up_after, diffserv, hop_limit } = *options;
+        let SocketOptions { keep_alive, user_timeout, diffserv, hop_limit } = *options;
         KeptOptions {
             idle_ms: keep_alive.map_or(0, |keep| millis(keep.idle)),
             interval_ms: keep_alive.map_or(0, |keep| millis(keep.interval)),
-            give_up_ms: give_up_after.map_or(0, millis),
+            user_timeout_ms: user_timeout.map_or(0, millis),
             probes: keep_alive.map_or(0, |keep| keep.probes),
             diffserv,
             hop_limit,
@@ -48,8 +48,8 @@ impl KeptOptions {
         (self.idle_ms > 0).then_some(KeepAlive { idle, interval, probes: self.probes })
     }
 
-    pub fn give_up_after(&self) -> Option<Nanos> {
-        (self.give_up_ms > 0).then(|| Nanos::from_millis(self.give_up_ms.into()))
+    pub fn user_timeout(&self) -> Option<Nanos> {
+        (self.user_timeout_ms > 0).then(|| Nanos::from_millis(self.user_timeout_ms.into()))
     }
 }
 
@@ -75,8 +75,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return;
         }
         let bounded = options.keep_alive.map(|keep| KeepAlive {
-            idle: keep.idle.max(ASK_AFTER_MIN),
-            interval: keep.interval.max(ASK_AFTER_MIN),
+            idle: keep.idle.max(KEEP_ALIVE_INTERVAL_MIN),
+            interval: keep.interval.max(KEEP_ALIVE_INTERVAL_MIN),
             probes: keep.probes.max(PROBES_MIN),
         });
         connection.options = (&SocketOptions { keep_alive: bounded, ..options }).into();

@@ -14,7 +14,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         remote: SocketAddr,
         local_port: u16,
     ) -> Result<Tuple, Reason> {
-        let own = self.address.own(remote.ip()).ok_or(Reason::Unreachable)?;
+        let own = self.address.local_for(remote.ip()).ok_or(Reason::Unreachable)?;
         let end = |port| Tuple { local: SocketAddr::new(own, port), remote };
         let is_free = |stack: &Self, tuple: &Tuple| {
             stack.data.find(tuple).is_none()

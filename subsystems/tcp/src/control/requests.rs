@@ -93,11 +93,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                     self.notify(from, Event::Failed { socket, reason });
                 }
             }
-            Request::Inquire { flow } => self.inquire(from, flow),
-            Request::Locate { socket } => self.report_local_address(from, socket),
+            Request::QueryTcpInfo { flow } => self.report_tcp_info(from, flow),
+            Request::QueryLocalAddress { socket } => self.report_local_address(from, socket),
             Request::Accept { flow } => self.accept(from, flow),
             Request::Cancel { socket } => self.cancel(from, socket),
-            Request::EndReading { flow } => {
+            Request::ShutdownRead { flow } => {
                 let own = self.connection(flow).filter(|own| own.context.process == from.process);
                 if let Some(own) = own {
                     own.shut_said.read = true;

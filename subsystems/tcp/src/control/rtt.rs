@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 
-use crate::flow::moment::Moment;
+use crate::flow::optional_time::OptionalTime;
 use crate::planted::{Planted, is_planted};
 
 /// Minimum difference between the timeout and the smoothed round trip: Linux's 200 ms, so that a delayed acknowledgement
@@ -19,7 +19,7 @@ pub const INITIAL_AFTER_LOSS: Nanos = Nanos::from_millis(3_000);
 /// Estimate of the round-trip time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoundTrip {
-    smoothed: Moment,
+    smoothed: OptionalTime,
     variation: Nanos,
     back_off: u8,
     /// The SYN was sent twice.
@@ -30,7 +30,7 @@ impl RoundTrip {
     /// An estimate without measurements.
     pub const fn new() -> RoundTrip {
         RoundTrip {
-            smoothed: Moment::NEVER,
+            smoothed: OptionalTime::NONE,
             variation: Nanos(0),
             back_off: 0,
             is_after_lost_syn: false,

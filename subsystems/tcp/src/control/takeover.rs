@@ -15,7 +15,7 @@ use super::shares::Kind;
 use super::{Action, Call, Slot, Stack};
 use crate::context::{ContextId, Event, FILL_MAX, Filled, Progress, Reason, Sharing};
 use crate::datapath::{Datapath, FlowId, Output, Ring};
-use crate::flow::moment::Moment;
+use crate::flow::optional_time::OptionalTime;
 
 /// Limit of connections that wait to change owners.
 const TAKEOVERS_MAX: usize = 256;
@@ -499,7 +499,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         connection.filled = filled;
         connection.read_said = state.receiving.read;
-        connection.timed.1 = Moment::NEVER;
+        connection.timed.1 = OptionalTime::NONE;
         let timeout = now + connection.round_trip.timeout();
         self.connections[flow.index as usize] = Some(connection);
         let is_outstanding = state.sending.acknowledged < state.sending.written;

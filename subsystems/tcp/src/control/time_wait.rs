@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 
 use crate::datapath::{FlowId, Tuple};
-use crate::flow::moment::Moment;
+use crate::flow::optional_time::OptionalTime;
 use crate::packet::MacAddress;
 use crate::seq::Seq;
 use crate::stages::receive::ANSWER_AFTER;
@@ -32,7 +32,7 @@ pub struct TimeWaitEntry {
     /// Ethernet address of the next hop.
     pub mac: MacAddress,
     /// When one of the peer's segments was last answered.
-    pub answered_at: Moment,
+    pub answered_at: OptionalTime,
 }
 
 /// A bounded table of connections in TIME_WAIT; new ones replace the oldest.
@@ -147,7 +147,7 @@ mod tests {
             recent: None,
             offset: 0,
             mac: [0; 6],
-            answered_at: Moment::NEVER,
+            answered_at: OptionalTime::NONE,
         };
         let mut table = TimeWait::new(2, (1, 2));
         for port in 1..=3 {

@@ -131,7 +131,7 @@ impl<F, E: Executor<F> + ?Sized> Executor<F> for Box<E> {
 
 /// An entry that has passed the stages, and waits for earlier entries.
 #[derive(Debug)]
-struct Built<F> {
+struct Completed<F> {
     outcome: Outcome,
     outputs: Outputs<F>,
 }
@@ -139,10 +139,10 @@ struct Built<F> {
 #[derive(Debug)]
 struct Outputs<F>([Option<Output<F>>; OUTPUTS_PER_STEP]);
 
-impl<F> Default for Built<F> {
-    fn default() -> Built<F> {
+impl<F> Default for Completed<F> {
+    fn default() -> Completed<F> {
         let outputs = Outputs([const { None }; OUTPUTS_PER_STEP]);
-        Built { outcome: Outcome::default(), outputs }
+        Completed { outcome: Outcome::default(), outputs }
     }
 }
 
@@ -153,7 +153,7 @@ impl<F> Outputs<F> {
     }
 }
 
-impl<F> Built<F> {
+impl<F> Completed<F> {
     fn deliver(self, outputs: &mut VecDeque<Output<F>>) -> Outcome {
         outputs.extend(self.outputs.0.into_iter().flatten());
         self.outcome

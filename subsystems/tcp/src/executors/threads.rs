@@ -19,7 +19,7 @@ use core::time::Duration;
 
 use wave_core::clock::Nanos;
 
-use super::{Built, Executor};
+use super::{Completed, Executor};
 use crate::datapath::{Established, FlowId, NoRoom, Output, Path, Statistics, Tuple};
 use crate::flextoe::Settings;
 use crate::flow::state::{Post, Pre, join, split};
@@ -60,8 +60,8 @@ pub struct Threads<F, R = Sack> {
     recovery: PhantomData<R>,
     shared: Arc<Shared>,
     to_pre: Vec<SyncSender<Stamped<F>>>,
-    built: Receiver<(u64, Built<F>)>,
-    reorder: Reorder<Built<F>>,
+    completed: Receiver<(u64, Completed<F>)>,
+    reorder: Reorder<Completed<F>>,
     in_flight: usize,
     threads: Vec<JoinHandle<()>>,
 }
@@ -86,7 +86,7 @@ impl<F: AsRef<[u8]> + Send + 'static, R: Recovery> Threads<F, R> {
             post: Mutex::new(Partition::new(flows)),
             trace,
         });
-        let (to_caller, built) = sync_channel(POOL);
+        let (to_caller, completed) = sync_channel(POOL);
         let (to_protocol, arrived) = sync_channel(POOL);
         let (mut to_pre, mut to_post, mut threads) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..replicas.get() {
@@ -103,7 +103,7 @@ impl<F: AsRef<[u8]> + Send + 'static, R: Recovery> Threads<F, R> {
         let at = Arc::clone(&shared);
         threads.push(spawn("tcp-protocol", move || at.run_protocol::<F, R>(&arrived, &to_post)));
         let reorder = Reorder::new(POOL);
-        Threads { recovery: PhantomData, shared, to_pre, built, reorder, in_flight: 0, threads }
+        Threads { recovery: PhantomData, shared, to_pre, completed, reorder, in_flight: 0, threads }
     }
 }
 
@@ -118,20 +118,22 @@ impl Shared {
         &self,
         stamped: &Receiver<Stamped<F>>,
         protocol: &SyncSender<Arrived<F>>,
-        caller: &SyncSender<(u64, Built<F>)>,
+        caller: &SyncSender<(u64, Completed<F>)>,
     ) {
         for stamped in stamped {
             let number = stamped.number;
-            let mut built = Built::default();
+            let mut completed = Completed::default();
             let table = self.pre.read().expect(PANICKED);
-            let done =
-                pipeline::pre(&table, &self.trace, stamped, |output| built.outputs.push(output));
+            let done = pipeline::pre(&table, &self.trace, stamped, |output| {
+                completed.outputs.push(output)
+            });
             drop(table);
             let is_sent = match done {
                 Ok(routed) => protocol.send((number, Some(routed))).is_ok(),
                 Err(outcome) => {
-                    built.outcome = outcome;
-                    protocol.send((number, None)).is_ok() && caller.send((number, built)).is_ok()
+                    completed.outcome = outcome;
+                    protocol.send((number, None)).is_ok()
+                        && caller.send((number, completed)).is_ok()
                 }
             };
             if !is_sent {
@@ -174,7 +176,7 @@ impl Shared {
     fn run_post<F>(
         &self,
         processed: &Receiver<(u64, ProtocolResult<F>)>,
-        caller: &SyncSender<(u64, Built<F>)>,
+        caller: &SyncSender<(u64, Completed<F>)>,
     ) {
         for (number, result) in processed {
             let id = result.flow;
@@ -185,12 +187,12 @@ impl Shared {
             });
             let flow = pre.as_ref().zip(post.as_ref());
             let flow = flow.map(|((tuple, pre), post)| (tuple, pre, post));
-            let mut built = Built::default();
+            let mut completed = Completed::default();
             let mac = self.settings.mac;
-            let outputs = &mut built.outputs;
-            built.outcome =
+            let outputs = &mut completed.outputs;
+            completed.outcome =
                 pipeline::post(mac, &self.trace, flow, result, |output| outputs.push(output));
-            if caller.send((number, built)).is_err() {
+            if caller.send((number, completed)).is_err() {
                 return;
             }
         }
@@ -199,18 +201,18 @@ impl Shared {
 
 impl<F, R: Recovery> Threads<F, R> {
     /// Receives the next result from the stages.
-    fn receive(&self, waits: bool) -> Option<(u64, Built<F>)> {
+    fn receive(&self, waits: bool) -> Option<(u64, Completed<F>)> {
         let ended = "a stage's thread has panicked";
         if !waits {
-            return match self.built.try_recv() {
-                Ok(built) => Some(built),
+            return match self.completed.try_recv() {
+                Ok(completed) => Some(completed),
                 Err(TryRecvError::Empty) => None,
                 Err(TryRecvError::Disconnected) => panic!("{ended}"),
             };
         }
         loop {
-            match self.built.recv_timeout(WATCH_EVERY) {
-                Ok(built) => return Some(built),
+            match self.completed.recv_timeout(WATCH_EVERY) {
+                Ok(completed) => return Some(completed),
                 Err(RecvTimeoutError::Timeout) => {
                     assert!(!self.threads.iter().any(JoinHandle::is_finished), "{ended}");
                 }
@@ -238,16 +240,16 @@ impl<F, R: Recovery> Executor<F> for Threads<F, R> {
 
     fn pop(&mut self, waits: bool, outputs: &mut VecDeque<Output<F>>) -> Option<Outcome> {
         loop {
-            if let Some(built) = self.reorder.pop() {
+            if let Some(completed) = self.reorder.pop() {
                 self.in_flight -= 1;
-                return Some(built.deliver(outputs));
+                return Some(completed.deliver(outputs));
             }
             if self.in_flight == 0 {
                 return None;
             }
-            let (number, built) = self.receive(waits)?;
+            let (number, completed) = self.receive(waits)?;
             self.reorder
-                .insert(number, built)
+                .insert(number, completed)
                 .expect("a number is within the pool and is used once");
         }
     }

@@ -7,7 +7,7 @@ use core::marker::PhantomData;
 
 use wave_core::clock::Nanos;
 
-use super::{Built, Executor};
+use super::{Completed, Executor};
 use crate::datapath::{Established, FlowId, NoRoom, Output, Path, Statistics, Tuple};
 use crate::flextoe::Settings;
 use crate::flow::state::Protocol;
@@ -70,7 +70,7 @@ pub struct VirtualTime<F, R = Sack> {
     before_protocol: Reorder<(u64, Routed<F>)>,
     admitted: VecDeque<(u64, Routed<F>)>,
     processed: VecDeque<(u64, ProtocolResult<F>)>,
-    before_exit: Reorder<Built<F>>,
+    before_exit: Reorder<Completed<F>>,
     in_flight: usize,
     overtaken: u64,
     latest: u64,
@@ -192,15 +192,15 @@ impl<F: AsRef<[u8]>, R: Recovery> VirtualTime<F, R> {
         let number = stamped.number;
         self.overtaken += u64::from(number < self.latest);
         self.latest = self.latest.max(number);
-        let mut built = Built::default();
+        let mut completed = Completed::default();
         let done = pipeline::pre(&self.flows.pre, &self.trace, stamped, |output| {
-            built.outputs.push(output)
+            completed.outputs.push(output)
         });
         match done {
             Ok(routed) => self.before_protocol.insert(number, (number, routed)),
             Err(outcome) => {
-                built.outcome = outcome;
-                let placed = self.before_exit.insert(number, built);
+                completed.outcome = outcome;
+                let placed = self.before_exit.insert(number, completed);
                 placed.and_then(|()| self.before_protocol.skip(number))
             }
         }
@@ -219,13 +219,13 @@ impl<F: AsRef<[u8]>, R: Recovery> VirtualTime<F, R> {
         });
         let entry = self.flows.pre.entry(id).zip(post);
         let flow = entry.as_ref().map(|((tuple, pre), post)| (tuple, *pre, *post));
-        let mut built = Built::default();
+        let mut completed = Completed::default();
         let mac = self.settings.mac;
-        let outputs = &mut built.outputs;
-        built.outcome =
+        let outputs = &mut completed.outputs;
+        completed.outcome =
             pipeline::post(mac, &self.trace, flow, result, |output| outputs.push(output));
         self.before_exit
-            .insert(number, built)
+            .insert(number, completed)
             .expect("a number is within the pool and is used once");
     }
 }
@@ -248,9 +248,9 @@ impl<F: AsRef<[u8]>, R: Recovery> Executor<F> for VirtualTime<F, R> {
 
     fn pop(&mut self, waits: bool, outputs: &mut VecDeque<Output<F>>) -> Option<Outcome> {
         loop {
-            if let Some(built) = self.before_exit.pop() {
+            if let Some(completed) = self.before_exit.pop() {
                 self.in_flight -= 1;
-                return Some(built.deliver(outputs));
+                return Some(completed.deliver(outputs));
             }
             if self.in_flight == 0 || !waits {
                 return None;

@@ -18,7 +18,7 @@ use siphasher::sip::SipHasher13;
 use wave_core::clock::Nanos;
 
 use super::intervals::{Interval, Intervals};
-use super::reduction::Reduction;
+use super::prr::Prr;
 use super::scoreboard::Scoreboard;
 use super::state::{Protocol, RxtMark};
 
@@ -58,7 +58,7 @@ pub struct Loss {
     /// Retransmissions that count as lost if later data overtakes them.
     pub mark: Option<RxtMark>,
     /// Limits sending after the loss.
-    pub reduction: Reduction,
+    pub prr: Prr,
     /// Position: all bytes before it that the peer does not have are overtaken, since `overtaken_at`.
     pub overtaken: u64,
     /// See `overtaken`.
@@ -75,7 +75,7 @@ impl Loss {
         rxt_once: 0,
         lost_rxt: 0,
         mark: None,
-        reduction: Reduction::NONE,
+        prr: Prr::NONE,
         overtaken: 0,
         overtaken_at: Nanos(0),
     };

@@ -2,8 +2,8 @@
 
 pub mod disorder;
 pub mod intervals;
-pub mod moment;
-pub mod reduction;
+pub mod optional_time;
+pub mod prr;
 pub mod scoreboard;
 pub mod state;
 pub mod table;

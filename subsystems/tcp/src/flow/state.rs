@@ -15,7 +15,7 @@ use wave_core::clock::Nanos;
 
 use super::disorder::{Disorder, Loss};
 use super::intervals::{Interval, Intervals};
-use super::moment::Moment;
+use super::optional_time::OptionalTime;
 use crate::context::{ContextId, Tail};
 use crate::datapath::{
     EcnState, Established, Fin, INTERVALS_MAX, Limits, Path, Receiving, Ring, Sending, Timestamps,
@@ -106,9 +106,9 @@ pub struct Protocol {
     /// End of bytes that were sent only once, at `timed_at`.
     pub timed_end: Seq,
     /// When the bytes before `timed_end` were sent.
-    pub timed_at: Moment,
+    pub timed_at: OptionalTime,
     /// The shortest time from sending to acknowledgement.
-    pub round_trip_min: Moment,
+    pub round_trip_min: OptionalTime,
     /// Quarters of a round trip for which overtaken bytes count as late rather than lost. 0: bytes were never late so far.
     pub reordering: u8,
     /// The tail-loss probe, if there is one.
@@ -164,7 +164,7 @@ pub struct Protocol {
     /// Bytes received since our last acknowledgement.
     pub since_ack_bytes: u32,
     /// Latest time for the next delayed acknowledgement.
-    pub acknowledge_at: Moment,
+    pub acknowledge_at: OptionalTime,
     /// Whether an acknowledgement must be sent now.
     pub acknowledge_now: bool,
     /// Number of further segments that are acknowledged at once unless the exchange is interactive (quick acknowledgements).
@@ -174,7 +174,7 @@ pub struct Protocol {
     /// When data last arrived in order, in milliseconds, which wrap around; when the flow was installed, if none has.
     pub data_at_ms: u32,
     /// When an unacceptable segment was last answered (RFC 5961, 7).
-    pub answered_at: Moment,
+    pub answered_at: OptionalTime,
     /// Whether the flow is frozen: it starts no new work.
     pub is_frozen: bool,
     /// When the peer's last segment arrived; 0 if none has since the flow was installed.
@@ -204,7 +204,7 @@ pub struct RxtMark {
     /// Position: all bytes before it had been sent.
     pub highest: u64,
     /// When the peer first reported bytes from `highest` on.
-    pub passed_at: Moment,
+    pub passed_at: OptionalTime,
 }
 
 /// State of a tail-loss probe: a segment that makes a peer acknowledge what it has (RFC 8985, section 7).
@@ -233,7 +233,7 @@ pub struct Post {
     /// Fast retransmits since the last reading.
     pub fast_retransmits: u32,
     /// A sample of the round-trip time since the last reading.
-    pub round_trip: Moment,
+    pub round_trip: OptionalTime,
 }
 
 /// Number of segments at the start of a connection, and after it was idle, that are acknowledged at once, as in Linux: the peer's
@@ -375,8 +375,8 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         disorder: disorder(receiving.intervals, acknowledged),
         group: 0,
         timed_end: Seq(0),
-        timed_at: Moment::NEVER,
-        round_trip_min: Moment::NEVER,
+        timed_at: OptionalTime::NONE,
+        round_trip_min: OptionalTime::NONE,
         reordering: 0,
         probe: None,
         probe_end: 0,
@@ -404,13 +404,13 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         recent_at: now,
         last_ack_sent: expected,
         since_ack_bytes: 0,
-        acknowledge_at: Moment::NEVER,
+        acknowledge_at: OptionalTime::NONE,
         acknowledge_now: false,
         // A connection from another engine is past its start.
         quick: if receiving.received == 0 { QUICK } else { 0 },
         is_interactive: receiving.received > 0 && sending.written > 0,
         data_at_ms: milliseconds(now),
-        answered_at: Moment::NEVER,
+        answered_at: OptionalTime::NONE,
         is_frozen: false,
         heard: Nanos(0),
         context,
@@ -427,7 +427,7 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         acknowledged_bytes: 0,
         marked_bytes: 0,
         fast_retransmits: 0,
-        round_trip: Moment::NEVER,
+        round_trip: OptionalTime::NONE,
     };
     (Pre { peer_mac, diffserv: 0, hop_limit: TTL_DEFAULT }, protocol, post)
 }

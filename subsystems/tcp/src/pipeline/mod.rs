@@ -370,7 +370,7 @@ fn process_input<F, R: Recovery>(
             flow.is_frozen = true;
             outcome.is_frozen = true;
             // A delayed acknowledgement is sent now, because another engine would not know of it.
-            flow.acknowledge_now |= !flow.acknowledge_at.is_never();
+            flow.acknowledge_now |= !flow.acknowledge_at.is_none();
             outcome.must_announce = true;
         }
     }
@@ -461,7 +461,7 @@ fn schedule_acknowledgement(
 ) {
     match acknowledge {
         Some(AckTiming::Now) => flow.acknowledge_now = true,
-        Some(AckTiming::Delayed) if flow.acknowledge_at.is_never() => {
+        Some(AckTiming::Delayed) if flow.acknowledge_at.is_none() => {
             let at = now + ACKNOWLEDGE_AFTER;
             flow.acknowledge_at = at.into();
             outcome.check_at = Some(at);
@@ -475,7 +475,7 @@ fn schedule_acknowledgement(
 
 /// Lets a delayed acknowledgement wait no longer if the data that it waits for has to wait for the peer.
 fn expedite_acknowledgement(flow: &mut Protocol) -> bool {
-    let has_to = !flow.acknowledge_at.is_never() && is_held_by_nagle(flow);
+    let has_to = !flow.acknowledge_at.is_none() && is_held_by_nagle(flow);
     flow.acknowledge_now |= has_to;
     has_to
 }

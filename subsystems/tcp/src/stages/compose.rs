@@ -7,7 +7,7 @@ use super::acknowledge::milliseconds;
 use super::host;
 use crate::context::Progress;
 use crate::flow::disorder::Disorder;
-use crate::flow::moment::Moment;
+use crate::flow::optional_time::OptionalTime;
 use crate::flow::state::Protocol;
 use crate::packet::{Ecn, Flags, Options};
 use crate::seq::{Seq, seq_of};
@@ -55,7 +55,7 @@ pub fn compose_header(
     let window = host::advertise_window(flow);
     flow.last_ack_sent = ack;
     flow.since_ack_bytes = 0;
-    flow.acknowledge_at = Moment::NEVER;
+    flow.acknowledge_at = OptionalTime::NONE;
     flow.acknowledge_now &= may_sack && has_sack_blocks && bytes > 0;
     options.timestamps = flow
         .has_timestamps

@@ -27,7 +27,7 @@ pub enum Examined {
 }
 
 /// Both ends of a received segment, seen from this side.
-pub fn ends(source: SocketAddr, destination: SocketAddr) -> Tuple {
+pub fn tuple_of(source: SocketAddr, destination: SocketAddr) -> Tuple {
     Tuple { local: destination, remote: source }
 }
 
@@ -46,7 +46,7 @@ pub fn examine(frame: &[u8], checksum_is_good: bool) -> Result<Examined, Cause> 
     if segment.options.is_malformed {
         return Err(Cause::BadTcpOptions);
     }
-    let tuple = ends(
+    let tuple = tuple_of(
         SocketAddr::new(ip.source, segment.source_port),
         SocketAddr::new(ip.destination, segment.destination_port),
     );

@@ -44,7 +44,7 @@ pub fn run(
         *now = next.unwrap_or(end).min(end).min(due).min(*now + STOP_WITHIN).max(*now + TICK);
     }
     for machine in machines.iter() {
-        machine.stack.show(&mut |shown| eprintln!("{shown:?}"));
+        machine.stack.visit_sockets(&mut |shown| eprintln!("{shown:?}"));
         eprintln!("{:?}\n{:?}", machine.stack.data.counters(), machine.stack.counters());
     }
     panic!("the condition was not met within {most:?}");

@@ -42,7 +42,7 @@ impl Machine {
     /// Everything that the stack shows, in no particular order.
     fn shown(&self) -> Vec<String> {
         let mut all = Vec::new();
-        self.stack.show(&mut |shown| all.push(format!("{shown:?}")));
+        self.stack.visit_sockets(&mut |shown| all.push(format!("{shown:?}")));
         all.sort_unstable();
         all
     }

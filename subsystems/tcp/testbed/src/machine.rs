@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use wave_core::clock::Nanos;
 use wave_tcp::context::{ContextId, Event, Filled, Reason, Request, Sharing};
 use wave_tcp::control::{
-    Action, Address, Bounds, Call, Ipv6Home, Secrets, Stack, StackOutput, State,
+    Action, Address, Bounds, Call, Ipv6Config, Secrets, Stack, StackOutput, State,
 };
 use wave_tcp::datapath::{Output, Packet, Ring, Segment};
 use wave_tcp::flextoe::{FlexToe, Settings};
@@ -67,7 +67,7 @@ impl Setup {
             ip: Ipv4Addr::new(10, 0, 0, self.host),
             prefix: 24,
             gateway: None,
-            v6: Some(Ipv6Home { ip: host6(self.host), prefix: 64, gateway: None }),
+            v6: Some(Ipv6Config { ip: host6(self.host), prefix: 64, gateway: None }),
             mac,
             mtu: limits.mtu,
         };
@@ -337,7 +337,7 @@ impl Machine {
     /// States of the stack's connections and listeners, with their ports: ours and the peer's.
     pub fn entries(&self) -> Vec<(State, (u16, u16))> {
         let mut entries = Vec::new();
-        self.stack.show(&mut |shown| {
+        self.stack.visit_sockets(&mut |shown| {
             let remote = shown.remote.map_or(0, |remote| remote.port());
             entries.push((shown.state, (shown.local.port(), remote)));
         });
@@ -351,7 +351,7 @@ impl Machine {
     /// Whether no flow is left in the data path.
     pub fn is_empty(&self) -> bool {
         let mut is_empty = true;
-        self.stack.show(&mut |shown| is_empty &= shown.established.is_none());
+        self.stack.visit_sockets(&mut |shown| is_empty &= shown.established.is_none());
         is_empty
     }
 }

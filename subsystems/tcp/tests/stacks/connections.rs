@@ -69,7 +69,7 @@ fn a_connection_to_a_listener_waits_for_the_first_slot() {
     assert!(now < Nanos::from_millis(10));
     // Measured when the peer answered, not when the slot came.
     let mut round_trip = None;
-    both[1].stack.show(&mut |shown| round_trip = round_trip.or(shown.round_trip));
+    both[1].stack.visit_sockets(&mut |shown| round_trip = round_trip.or(shown.round_trip));
     assert_eq!(round_trip.map(|(smoothed, _)| smoothed), Some(Nanos::from_micros(100)));
 }
 
@@ -330,7 +330,7 @@ fn window_probes_do_not_reduce_the_congestion_window() {
     both[0].send(now, socket, &all);
     let window = |both: &[Machine; 2]| {
         let mut window = None;
-        both[0].stack.show(&mut |shown| window = shown.congestion);
+        both[0].stack.visit_sockets(&mut |shown| window = shown.congestion);
         window
     };
     let (before, until) = (window(&both), now + MINUTE);

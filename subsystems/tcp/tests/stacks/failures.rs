@@ -50,8 +50,8 @@ fn a_peer_that_stops_answering_causes_a_warning_and_then_a_timeout() {
 fn a_host_sets_how_long_its_data_may_stay_unacknowledged() {
     for after in [5, 40] {
         let mut peer = Peer::connected();
-        let give_up_after = Some(seconds(after));
-        peer.configure(SocketOptions { give_up_after, ..SocketOptions::default() });
+        let user_timeout = Some(seconds(after));
+        peer.configure(SocketOptions { user_timeout, ..SocketOptions::default() });
         peer.write(b"hello?");
         let from = peer.now;
         while failed(&peer).is_none() {
@@ -64,8 +64,8 @@ fn a_host_sets_how_long_its_data_may_stay_unacknowledged() {
     }
     // The host's limit may be longer than the default, too.
     let mut peer = Peer::connected();
-    let give_up_after = Some(Nanos(3 * HOUR.0));
-    peer.configure(SocketOptions { give_up_after, ..SocketOptions::default() });
+    let user_timeout = Some(Nanos(3 * HOUR.0));
+    peer.configure(SocketOptions { user_timeout, ..SocketOptions::default() });
     peer.write(b"hello?");
     peer.until(Nanos(2 * HOUR.0), SECOND);
     assert_eq!(failed(&peer), None);

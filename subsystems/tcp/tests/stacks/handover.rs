@@ -166,8 +166,8 @@ fn a_vanished_peer_times_out_on_time_however_often_agents_are_replaced() {
     };
     let limited = || {
         let mut peer = Peer::accepted_with(&SELECTIVE, 1500);
-        let give_up_after = Some(Nanos(20 * SECOND.0));
-        peer.configure(SocketOptions { give_up_after, ..SocketOptions::default() });
+        let user_timeout = Some(Nanos(20 * SECOND.0));
+        peer.configure(SocketOptions { user_timeout, ..SocketOptions::default() });
         peer.write(b"hello?");
         peer
     };

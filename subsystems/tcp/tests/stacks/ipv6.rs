@@ -43,7 +43,7 @@ fn a_dual_stack_listener_accepts_connections_of_both_families() {
         both[1].read(peer, bytes.len());
         assert!(both[1].sockets[&peer].read == bytes);
         let mut sizes = Vec::new();
-        both[1].stack.show(&mut |shown| {
+        both[1].stack.visit_sockets(&mut |shown| {
             sizes.extend(shown.established.map(|(_, state)| state.sending.mss));
         });
         // 1500 bytes minus the headers and 12 bytes of timestamps.

@@ -361,20 +361,20 @@ impl Peer {
     /// The data path's state of the connection.
     pub fn established(&self) -> Option<Established> {
         let mut found = None;
-        self.machine.stack.show(&mut |shown| found = found.or(shown.established));
+        self.machine.stack.visit_sockets(&mut |shown| found = found.or(shown.established));
         found.map(|(_, established)| established)
     }
 
     /// Congestion window and slow-start threshold, in bytes.
     pub fn congestion(&self) -> (u32, u32) {
         let mut found = None;
-        self.machine.stack.show(&mut |shown| found = found.or(shown.congestion));
+        self.machine.stack.visit_sockets(&mut |shown| found = found.or(shown.congestion));
         found.unwrap()
     }
 
     pub fn warnings(&self) -> Vec<wave_tcp::context::Reason> {
         let warned = |event: &Event| match event {
-            Event::Warned { reason, .. } => Some(*reason),
+            Event::SoftError { reason, .. } => Some(*reason),
             _ => None,
         };
         self.machine.events.iter().filter_map(warned).collect()

@@ -111,16 +111,16 @@ fn only_its_own_process_learns_the_address_of_a_connecting_socket() {
     let connect = connect(7, RINGS, 4_096, 5_000, remote);
     stack.request(now, CONTEXT, connect, 8_192_u64);
     for (from, socket) in [(other, 7), (CONTEXT, 8), (CONTEXT, 7)] {
-        stack.request(now, from, Request::Locate { socket }, 8_192_u64);
+        stack.request(now, from, Request::QueryLocalAddress { socket }, 8_192_u64);
     }
     let mut out = std::collections::VecDeque::new();
     stack.poll(now, 64, &mut out);
     let notified = out.iter().filter_map(|output| match output {
-        Output::Notify(context, event @ Event::Located { .. }) => Some((*context, *event)),
+        Output::Notify(context, event @ Event::LocalAddress { .. }) => Some((*context, *event)),
         _ => None,
     });
     let local = SocketAddr::from(([10, 0, 0, 2], 5_000));
-    assert_eq!(notified.collect::<Vec<_>>(), [(CONTEXT, Event::Located { socket: 7, local })]);
+    assert_eq!(notified.collect::<Vec<_>>(), [(CONTEXT, Event::LocalAddress { socket: 7, local })]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use crate::peer::{Peer, Sends};
 use wave_core::clock::Nanos;
-use wave_tcp::control::Shown;
+use wave_tcp::control::SocketInfo;
 use wave_tcp::datapath::Datapath;
 use wave_tcp_testbed::{By, MINUTE, Machine, Setup, join, machines, run};
 use wave_wires::Adversity;
@@ -34,7 +34,7 @@ fn selective_acknowledgements_are_negotiated_if_the_data_path_supports_them() {
         let (both, ..) = connected(by, &Adversity::default());
         both.map(|machine| {
             let mut found = None;
-            machine.stack.show(&mut |shown: &Shown| {
+            machine.stack.visit_sockets(&mut |shown: &SocketInfo| {
                 found = found.or(shown.established.map(|(_, state)| state.is_selective));
             });
             found
@@ -57,7 +57,9 @@ fn a_loss_halves_the_window_once_until_recovery_ends() {
         both[0].send(now, socket, &bytes);
         both[1].receive(now, peer, usize::MAX);
         let mut window = 0;
-        both[0].stack.show(&mut |shown| window = shown.congestion.map_or(window, |it| it.0));
+        both[0]
+            .stack
+            .visit_sockets(&mut |shown| window = shown.congestion.map_or(window, |it| it.0));
         let sending = both[0].stack.data.inspect(flow).unwrap().sending;
         let counters = both[0].stack.data.counters();
         let (recoveries, timeouts) = (counters.sack_recoveries, counters.timeouts);

@@ -13,7 +13,7 @@ fn sizes(seen: &[Seen]) -> Vec<usize> {
 /// The smoothed round-trip time, if one was measured.
 fn round_trip(peer: &Peer) -> Option<Nanos> {
     let mut found = None;
-    peer.machine.stack.show(&mut |shown| found = found.or(shown.round_trip));
+    peer.machine.stack.visit_sockets(&mut |shown| found = found.or(shown.round_trip));
     found.map(|(mean, _)| mean)
 }
 

@@ -182,11 +182,11 @@ fn a_connection_is_not_taken_if_its_owner_has_shut_a_direction_down() {
         join(&mut peer);
         let flow = peer.machine.sockets[&peer.socket].flow.unwrap();
         let end = Update { is_finished: true, is_eager: true, ..update(flow) };
-        ask(&mut peer, CHILD, Request::EndReading { flow });
+        ask(&mut peer, CHILD, Request::ShutdownRead { flow });
         ask(
             &mut peer,
             CONTEXT,
-            if reads { Request::EndReading { flow } } else { Request::Update(end) },
+            if reads { Request::ShutdownRead { flow } } else { Request::Update(end) },
         );
         take(&mut peer, 0, 0);
         peer.after(5);

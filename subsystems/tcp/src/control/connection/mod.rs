@@ -1,6 +1,6 @@
 //! Established connections: timers and congestion (RFC 9293, 3.8; RFC 6298).
 
-mod leaving;
+mod teardown;
 
 use core::num::NonZeroU64;
 
@@ -15,10 +15,10 @@ use crate::congestion::{AckSummary, Congestion};
 use crate::context::door::Shut;
 use crate::context::{ContextId, Filled, Reason, SocketOptions};
 use crate::datapath::{Command, Datapath, Established, Fin, FlowId, Limits, Statistics, Tuple};
-use crate::flow::moment::Moment;
+use crate::flow::optional_time::OptionalTime;
 use crate::packet::MacAddress;
 use crate::trace::Point;
-use crate::tuples::Ends;
+use crate::tuples::PackedTuple;
 
 /// Consecutive timeouts after which a connection is dropped (Linux's tcp_retries2).
 const TIMEOUTS_MAX: u8 = 15;
@@ -59,9 +59,9 @@ pub(super) enum Timer {
     KeepAlive,
 }
 
-/// How a connection leaves.
+/// How a connection is torn down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Leaving {
+enum Teardown {
     /// Both streams have ended, and the host has closed.
     Closed { remembers: bool },
     /// It was reset or dropped; the host gets the reason.
@@ -72,7 +72,7 @@ enum Leaving {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Connection {
     pub flow: FlowId,
-    ends: Ends,
+    ends: PackedTuple,
     pub context: ContextId,
     pub socket: u32,
     /// The listener of its process whose program has not accepted it yet.
@@ -90,16 +90,16 @@ pub(super) struct Connection {
     /// Upper bound of `mss`, agreed in the handshake.
     pub mss_max: u16,
     /// When larger segments are tried again after a router refused them.
-    pub narrow_until: Moment,
+    pub narrow_until: OptionalTime,
     has_timestamps: bool,
     /// A position in flight that was sent once, and its send time: measures round trips at a finer resolution than timestamps.
-    pub timed: (u64, Moment),
+    pub timed: (u64, OptionalTime),
     /// Minimum of the latest round trips, for pacing rates.
-    round_trip_low: Moment,
+    round_trip_low: OptionalTime,
     /// Since when the peer has acknowledged nothing in flight, and answered no window probe.
     waiting_since: Nanos,
     /// When the host was last warned of an error.
-    pub warned_at: Moment,
+    pub warned_at: OptionalTime,
     /// When the last keep-alive probe was sent.
     pub asked_at: Nanos,
     /// Number of consecutive keep-alive probes without an answer.
@@ -113,7 +113,7 @@ pub(super) struct Connection {
     is_passive: bool,
     fin_received: bool,
     /// When the last challenge ACK was sent.
-    pub challenged_at: Moment,
+    pub challenged_at: OptionalTime,
     /// When the last segment of the peer arrived.
     pub heard: Nanos,
     /// When the peer's closed window was last probed.
@@ -129,12 +129,12 @@ pub(super) struct Connection {
     /// Once the host has closed: bytes that have arrived by then, plus 1.
     closed_at: Option<NonZeroU64>,
     /// Deadline for a connection whose process has gone.
-    orphan_until: Moment,
+    orphan_until: OptionalTime,
     /// It stays as it is when its process goes: another process may have a descriptor of it.
     pub is_held: bool,
     /// Memory of its rings that the host has named and the agent has verified.
     pub filled: Filled,
-    leaving: Option<Leaving>,
+    teardown: Option<Teardown>,
 }
 
 impl Connection {
@@ -157,12 +157,12 @@ impl Connection {
             mac: established.peer_mac,
             mss,
             mss_max: mss,
-            narrow_until: Moment::NEVER,
+            narrow_until: OptionalTime::NONE,
             has_timestamps: established.timestamps.is_some(),
-            timed: (0, Moment::NEVER),
-            round_trip_low: Moment::NEVER,
+            timed: (0, OptionalTime::NONE),
+            round_trip_low: OptionalTime::NONE,
             waiting_since: now,
-            warned_at: Moment::NEVER,
+            warned_at: OptionalTime::NONE,
             asked_at: now,
             keep_alives: 0,
             round_trip: RoundTrip::new(),
@@ -174,7 +174,7 @@ impl Connection {
             outstanding: 0,
             is_passive: false,
             fin_received: false,
-            challenged_at: Moment::NEVER,
+            challenged_at: OptionalTime::NONE,
             heard: now,
             probed_at: Nanos(0),
             unanswered: 0,
@@ -182,13 +182,13 @@ impl Connection {
             written_said: 0,
             shut_said: Shut::default(),
             closed_at: None,
-            orphan_until: Moment::NEVER,
+            orphan_until: OptionalTime::NONE,
             is_held: false,
             filled: Filled {
                 receive: established.receiving.filled,
                 send: established.sending.filled,
             },
-            leaving: None,
+            teardown: None,
         }
     }
 
@@ -217,14 +217,14 @@ impl Connection {
         if self.has_timestamps { TIMESTAMP_BYTES } else { 0 }
     }
 
-    /// Whether the host still gets events of the connection: it is neither closed nor leaving.
+    /// Whether the host still gets events of the connection: it is neither closed nor torn down.
     pub(super) fn has_host(&self) -> bool {
-        !self.has_closed() && self.leaving.is_none()
+        !self.has_closed() && self.teardown.is_none()
     }
 
-    /// Whether the connection is leaving.
-    pub(super) fn is_leaving(&self) -> bool {
-        self.leaving.is_some()
+    /// Whether the connection is being torn down.
+    pub(super) fn is_tearing_down(&self) -> bool {
+        self.teardown.is_some()
     }
 
     /// The timer of an idle connection, and its deadline.
@@ -238,7 +238,7 @@ impl Connection {
     /// Measures the round trip of bytes that were sent once (Karn's rule; RFC 6298, 3).
     fn measure_round_trip(&mut self, now: Nanos, statistics: &Statistics) {
         if statistics.fast_retransmits > 0 {
-            self.timed.1 = Moment::NEVER;
+            self.timed.1 = OptionalTime::NONE;
         }
         let (position, at) = self.timed;
         match at.get() {
@@ -250,7 +250,7 @@ impl Connection {
                 // Delayed acknowledgements lengthen round trips: the minimum rises slowly, and falls at once.
                 let low = self.round_trip_low.get().unwrap_or(took);
                 self.round_trip_low = took.min(Nanos(low.0 + low.0 / 8 + 1)).into();
-                self.timed.1 = Moment::NEVER;
+                self.timed.1 = OptionalTime::NONE;
             }
             Some(_) => {}
             // Bytes after the previous `sent` were sent now, for the first time.
@@ -279,7 +279,7 @@ impl Connection {
     /// gone.
     fn limit_deadline(&self, timer: Timer, at: Nanos) -> Nanos {
         let at = self.orphan_until.get().map_or(at, |until| at.min(until));
-        match (timer, self.options.give_up_after()) {
+        match (timer, self.options.user_timeout()) {
             (Timer::Retransmit | Timer::Probe, Some(after)) => at.min(self.waiting_since + after),
             _ => at,
         }
@@ -292,7 +292,7 @@ impl Connection {
 
     /// Whether the host has closed, or its process has gone.
     fn has_closed(&self) -> bool {
-        !self.orphan_until.is_never() || self.closed_at.is_some()
+        !self.orphan_until.is_none() || self.closed_at.is_some()
     }
 
     /// Whether the process has gone, and the deadline has passed.
@@ -313,7 +313,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     pub(super) fn on_statistics(&mut self, now: Nanos, statistics: &Statistics) {
         let flow = statistics.flow;
         let Some(connection) = self.connection(flow) else { return };
-        if connection.leaving.is_some() {
+        if connection.teardown.is_some() {
             return;
         }
         if statistics.is_at_fault {
@@ -381,7 +381,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return self.refuse(now, flow);
         }
         if statistics.fin_received && statistics.fin_sent == Fin::Acknowledged {
-            if closed_at.is_some() || !orphan_until.is_never() {
+            if closed_at.is_some() || !orphan_until.is_none() {
                 self.end(now, flow);
             }
             return self.start_timer(flow, Timer::None, None);
@@ -468,7 +468,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let Some(connection) = &mut self.connections[index as usize] else { return };
         let flow = connection.flow;
         let timer = core::mem::replace(&mut connection.timer, Timer::None);
-        if connection.is_past_deadline(now) && connection.leaving.is_none() {
+        if connection.is_past_deadline(now) && connection.teardown.is_none() {
             self.counters.orphans_reset += 1;
             return self.reset(now, flow, Reason::TimedOut);
         }
@@ -480,7 +480,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             Timer::FinWait => return self.end(now, flow),
             Timer::Overdue => return self.data.command(now, flow, Command::DetectLoss),
             Timer::TailProbe => {
-                connection.timed.1 = Moment::NEVER;
+                connection.timed.1 = OptionalTime::NONE;
                 let timeout = connection.round_trip.timeout();
                 let at = connection.limit_deadline(Timer::Retransmit, now + timeout);
                 self.data.command(now, flow, Command::ProbeTail);
@@ -506,7 +506,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             Timer::Retransmit => {
                 let again = connection.round_trip.timeouts() > 0;
                 connection.congestion.on_timeout(connection.outstanding, again);
-                connection.timed.1 = Moment::NEVER;
+                connection.timed.1 = OptionalTime::NONE;
                 Command::Retransmit
             }
         };
@@ -516,7 +516,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             Timer::Probe if !connection.has_closed() => connection.unanswered,
             _ => connection.round_trip.timeouts(),
         };
-        let limit = connection.options.give_up_after();
+        let limit = connection.options.user_timeout();
         let is_late = limit.is_some_and(|limit| now.since(connection.waiting_since) >= limit);
         // The host's own limit (RFC 9293, MUST-21) replaces ours, while the host is there.
         let is_vain = match limit {

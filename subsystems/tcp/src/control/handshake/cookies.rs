@@ -6,13 +6,13 @@
 
 use wave_core::clock::Nanos;
 
-use super::super::ecn::Agreement;
+use super::super::ecn::EcnNegotiation;
 use super::super::reply::{self, BareSegment};
 use super::super::shares::Kind;
 use super::super::{SHAPE_UNKNOWN, Slot, Stack, accepts_at};
 use super::{Handshake, MSS_DEFAULT, MSS_MIN, Opener, RTO_INITIAL, Stage};
 use crate::datapath::{Datapath, Output, Packet, Tuple};
-use crate::flow::moment::Moment;
+use crate::flow::optional_time::OptionalTime;
 use crate::packet::{Flags, MacAddress, Options, SCALE_MAX, TcpSegment};
 use crate::seq::Seq;
 use crate::stages::acknowledge::milliseconds;
@@ -115,7 +115,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let mss = theirs.mss.unwrap_or(MSS_DEFAULT);
         let mss = MSS.iter().rposition(|value| *value <= mss).unwrap_or(0);
         let sack = self.data.is_selective() && theirs.sack_permitted;
-        let ecn = handshake.ecn.answer();
+        let ecn = handshake.ecn.syn_ack_flags();
         let has_ecn = ecn != Flags::NONE;
         let stamped =
             TimestampOptions { theirs: theirs.scale, ours: handshake.scale, sack, ecn: has_ecn };
@@ -190,7 +190,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         };
         let handshake = Handshake {
             opener,
-            stage: Stage::Received,
+            stage: Stage::SynReceived,
             mac,
             iss,
             irs,
@@ -209,8 +209,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             sent_at: now,
             syn_rtt: Nanos(0),
             error: None,
-            answered_at: Moment::NEVER,
-            ecn: Agreement::with(ecn),
+            answered_at: OptionalTime::NONE,
+            ecn: EcnNegotiation::with(ecn),
             // The time at which the SYN-ACK was sent is not known.
             is_rtt_ambiguous: true,
             arrived: None,

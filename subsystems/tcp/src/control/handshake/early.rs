@@ -12,7 +12,7 @@ const EARLY_MAX: usize = 128;
 
 /// The segment of a handshake that is kept, and the process whose listener it is for.
 #[derive(Debug)]
-pub(in crate::control) struct Kept<F> {
+pub(in crate::control) struct EarlySegment<F> {
     id: FlowId,
     process: u16,
     pub(super) packet: Packet<F>,
@@ -20,13 +20,13 @@ pub(in crate::control) struct Kept<F> {
 
 /// The kept segments, at most one of each handshake.
 #[derive(Debug)]
-pub(in crate::control) struct Early<F> {
-    kept: VecDeque<Kept<F>>,
+pub(in crate::control) struct EarlySegments<F> {
+    kept: VecDeque<EarlySegment<F>>,
 }
 
-impl<F> Early<F> {
-    pub(in crate::control) fn new() -> Early<F> {
-        Early { kept: VecDeque::new() }
+impl<F> EarlySegments<F> {
+    pub(in crate::control) fn new() -> EarlySegments<F> {
+        EarlySegments { kept: VecDeque::new() }
     }
 
     /// Keeps the first segment of a handshake's stream. A process may keep as many as it leaves free for others. Other segments
@@ -46,19 +46,19 @@ impl<F> Early<F> {
         let own = self.kept.iter().filter(|kept| kept.process == process).count();
         let has_room = own < EARLY_MAX - self.kept.len();
         if is_first && has_room {
-            self.kept.push_back(Kept { id, process, packet });
+            self.kept.push_back(EarlySegment { id, process, packet });
         }
         true
     }
 
     /// Takes a handshake's segment, if one is kept.
-    pub(super) fn take(&mut self, id: FlowId) -> Option<Kept<F>> {
+    pub(super) fn take(&mut self, id: FlowId) -> Option<EarlySegment<F>> {
         let at = self.kept.iter().position(|kept| kept.id == id)?;
         self.kept.remove(at)
     }
 
     /// Keeps a segment again that was taken just now.
-    pub(super) fn put_back(&mut self, kept: Kept<F>) {
+    pub(super) fn put_back(&mut self, kept: EarlySegment<F>) {
         self.kept.push_back(kept);
     }
 }

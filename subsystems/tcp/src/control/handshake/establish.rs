@@ -110,7 +110,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 offset: self.secrets.timestamp_offset(tuple),
             }),
             is_selective: self.data.is_selective() && handshake.options.sack_permitted,
-            ecn: handshake.ecn.state(self.algorithm.echo()),
+            ecn: handshake.ecn.outcome(self.algorithm.echo()),
             is_eager: false,
             limits: Limits { window_bytes: congestion.window(), ..Limits::default() },
         };

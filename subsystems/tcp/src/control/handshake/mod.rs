@@ -1,10 +1,10 @@
 //! Handshakes: connections that are not established yet (RFC 9293, 3.5 and 3.10.7.3 to 4).
 
+mod accept_queue;
 pub(super) mod cookies;
 pub(super) mod early;
-mod errors;
 mod establish;
-mod waiting;
+mod icmp_errors;
 
 use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU64;
@@ -12,14 +12,14 @@ use core::num::NonZeroU64;
 use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 
-use super::ecn::Agreement;
-use super::neighbours::{ASK_AFTER, ASKS_MAX};
+use super::ecn::EcnNegotiation;
+use super::neighbours::{QUERIES_MAX, QUERY_AFTER};
 use super::reply::{self, BareSegment};
 use super::shares::Kind;
 use super::{SHAPE_UNKNOWN, Slot, Stack};
 use crate::context::{ContextId, Event, Reason};
 use crate::datapath::{Command, Datapath, FlowId, Output, Packet, Tuple};
-use crate::flow::moment::Moment;
+use crate::flow::optional_time::OptionalTime;
 use crate::packet::{Flags, MacAddress, Options, SCALE_MAX, TcpSegment};
 use crate::seq::Seq;
 use crate::stages::acknowledge::milliseconds;
@@ -59,9 +59,9 @@ enum Stage {
     /// The next hop's Ethernet address is being resolved.
     Resolving,
     /// Our SYN was sent (SYN-SENT).
-    Sent,
+    SynSent,
     /// The peer's SYN arrived, and ours was sent (SYN-RECEIVED).
-    Received,
+    SynReceived,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -90,9 +90,9 @@ pub(super) struct Handshake {
     /// The last error that the network reported about our SYN.
     error: Option<Reason>,
     /// When an unacceptable segment was last answered.
-    answered_at: Moment,
+    answered_at: OptionalTime,
     /// Negotiation of ECN.
-    ecn: Agreement,
+    ecn: EcnNegotiation,
     /// The acknowledgement of our SYN measures no round trip: the SYN was sent again without a timeout (Karn's rule), or was a
     /// cookie.
     is_rtt_ambiguous: bool,
@@ -138,8 +138,8 @@ impl Handshake {
 
     pub(super) fn state(&self) -> super::State {
         match self.stage {
-            Stage::Received => super::State::SynReceived,
-            Stage::Resolving | Stage::Sent => super::State::SynSent,
+            Stage::SynReceived => super::State::SynReceived,
+            Stage::Resolving | Stage::SynSent => super::State::SynSent,
         }
     }
 
@@ -195,7 +195,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let mac = self.neighbours.find(hop, now);
         let handshake = Handshake {
             opener: Opener::Host { context: from, slot },
-            stage: if mac.is_some() { Stage::Sent } else { Stage::Resolving },
+            stage: if mac.is_some() { Stage::SynSent } else { Stage::Resolving },
             mac: mac.unwrap_or_default(),
             iss: self.secrets.initial_sequence(&tuple, now),
             irs: Seq(0),
@@ -208,8 +208,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             sent_at: now,
             syn_rtt: Nanos(0),
             error: None,
-            answered_at: Moment::NEVER,
-            ecn: Agreement::default(),
+            answered_at: OptionalTime::NONE,
+            ecn: EcnNegotiation::default(),
             is_rtt_ambiguous: false,
             arrived: None,
         };
@@ -230,7 +230,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// Tells a process the local address of a connection that it has requested.
     pub(super) fn report_local_address(&mut self, from: ContextId, name: u32) {
         if let Some((_, tuple)) = self.find_requested(from, name) {
-            self.notify(from, Event::Located { socket: name, local: tuple.local });
+            self.notify(from, Event::LocalAddress { socket: name, local: tuple.local });
         }
     }
 
@@ -266,7 +266,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     pub(super) fn on_handshake_timer(&mut self, now: Nanos, index: u32) {
-        let id = self.handshakes.name(index);
+        let id = self.handshakes.id(index);
         self.retry_handshake(now, id);
     }
 
@@ -276,7 +276,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let Some(handshake) = self.handshakes.get(id).copied() else { return };
         let resolving = handshake.stage == Stage::Resolving;
         let tries_max = match (handshake.stage, handshake.is_passive()) {
-            (Stage::Resolving, _) => ASKS_MAX,
+            (Stage::Resolving, _) => QUERIES_MAX,
             (_, true) => SYN_ACKS_MAX,
             (_, false) => SYNS_MAX,
         };
@@ -285,7 +285,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return self.fail(id, handshake.error.unwrap_or(reason));
         }
         let doubled = Nanos(RTO_INITIAL.0 << handshake.tries).min(RTO_MAX);
-        let wait = if resolving { ASK_AFTER } else { doubled };
+        let wait = if resolving { QUERY_AFTER } else { doubled };
         if !resolving && handshake.tries >= R1_TRIES {
             self.on_unanswered_syn(now, id);
         }
@@ -303,12 +303,14 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if handshake.stage == Stage::Resolving {
             return self.query_next_hop(&tuple);
         }
-        let is_answer = handshake.stage == Stage::Received;
+        let is_answer = handshake.stage == Stage::SynReceived;
         let stamp = milliseconds(now).wrapping_add(self.secrets.timestamp_offset(&tuple));
         let theirs = handshake.options;
         let asks = self.algorithm.asks_for_ecn() && handshake.tries <= 1;
-        let said = |it: &mut Handshake| if is_answer { it.ecn.answer() } else { it.ecn.ask(asks) };
-        let ecn = self.handshakes.get_mut(id).map_or(Flags::NONE, said);
+        let flags_of = |it: &mut Handshake| {
+            if is_answer { it.ecn.syn_ack_flags() } else { it.ecn.syn_flags(asks) }
+        };
+        let ecn = self.handshakes.get_mut(id).map_or(Flags::NONE, flags_of);
         let bare = BareSegment {
             seq: handshake.iss,
             ack: is_answer.then(|| handshake.irs.plus(1)),
@@ -337,7 +339,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     pub(super) fn on_resolved(&mut self, now: Nanos, hop: IpAddr, mac: MacAddress) {
         while let Some(id) = self.resolving(hop) {
             let Some(handshake) = self.handshakes.get_mut(id) else { return };
-            handshake.stage = Stage::Sent;
+            handshake.stage = Stage::SynSent;
             handshake.mac = mac;
             handshake.tries = 0;
             self.retry_handshake(now, id);
@@ -410,7 +412,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         };
         let handshake = Handshake {
             opener: Opener::Listener { process, name },
-            stage: Stage::Received,
+            stage: Stage::SynReceived,
             mac,
             iss,
             irs: segment.seq,
@@ -423,8 +425,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             sent_at: now,
             syn_rtt: Nanos(0),
             error: None,
-            answered_at: Moment::NEVER,
-            ecn: Agreement::with(segment.flags),
+            answered_at: OptionalTime::NONE,
+            ecn: EcnNegotiation::with(segment.flags),
             is_rtt_ambiguous: false,
             arrived: None,
         };
@@ -456,7 +458,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let Some(handshake) = self.handshakes.get(id).copied() else { return };
         let flags = segment.flags;
         let acknowledges = segment.ack == Some(handshake.iss.plus(1));
-        if handshake.stage != Stage::Received {
+        if handshake.stage != Stage::SynReceived {
             return self.on_syn_sent(now, id, tuple, mac, segment, acknowledges);
         }
         if flags.contains(Flags::RST) {
@@ -469,7 +471,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if flags.contains(Flags::SYN) {
             let is_same = segment.seq == handshake.irs;
             if let Some(handshake) = self.handshakes.get_mut(id).filter(|_| is_same) {
-                handshake.ecn.on_another_syn(flags);
+                handshake.ecn.on_retransmitted_syn(flags);
             }
             if is_same && acknowledges {
                 // Simultaneous open: this is the peer's SYN-ACK (RFC 9293, Figure 8). A SYN's window is not scaled.
@@ -589,7 +591,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         handshake.ecn.on_syn(flags);
         if !acknowledges {
             // Simultaneous open (RFC 9293, Figure 8).
-            handshake.stage = Stage::Received;
+            handshake.stage = Stage::SynReceived;
             handshake.is_rtt_ambiguous = true;
             handshake.tries = 0;
             return self.retry_handshake(now, id);

@@ -4,7 +4,7 @@ use wave_core::clock::Nanos;
 
 use super::DUP_THRESH;
 use crate::flow::disorder::Loss;
-use crate::flow::moment::Moment;
+use crate::flow::optional_time::OptionalTime;
 use crate::flow::state::{Protocol, RxtMark};
 
 /// Remembers when later data overtakes retransmissions.
@@ -16,9 +16,9 @@ pub(super) fn track_retransmissions(flow: &mut Protocol, now: Nanos) {
         // Later retransmissions are compared with data sent from here on.
         let end = loss.rxt_once;
         let has_more = loss.board.missing_bytes(*acknowledged, end) > 0;
-        let mark = RxtMark { end, highest: *highest, passed_at: Moment::NEVER };
+        let mark = RxtMark { end, highest: *highest, passed_at: OptionalTime::NONE };
         loss.mark = has_more.then_some(mark);
-    } else if loss.board.end() > mark.highest && mark.passed_at.is_never() {
+    } else if loss.board.end() > mark.highest && mark.passed_at.is_none() {
         mark.passed_at = now.into();
     }
 }

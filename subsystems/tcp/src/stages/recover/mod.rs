@@ -32,8 +32,8 @@ use super::transmit::DataSegment;
 use crate::datapath::INTERVALS_MAX;
 use crate::flow::disorder::Loss;
 use crate::flow::intervals::Interval;
-use crate::flow::moment::Moment;
-use crate::flow::reduction::Reduction;
+use crate::flow::optional_time::OptionalTime;
+use crate::flow::prr::Prr;
 use crate::flow::state::{Protocol, RxtMark, TailProbe};
 use crate::seq::seq_of;
 use crate::summary::Summary;
@@ -210,7 +210,7 @@ impl Recovery for Sack {
         let lost = flow.loss().lost;
         let has_lost = detect_loss(flow, prior, now);
         let is_safe = ack.newly_acked > 0 && !has_lost && flow.loss().lost == lost;
-        update_reduction(flow, is_safe);
+        update_prr(flow, is_safe);
         has_lost || has_probe_repaired
     }
 
@@ -223,11 +223,11 @@ impl Recovery for Sack {
             return tail_probe(flow);
         }
         let in_flight = in_flight(flow);
-        let Loss { board, is_recovering, lost, high_rxt, lost_rxt, rxt_once, reduction, .. } =
+        let Loss { board, is_recovering, lost, high_rxt, lost_rxt, rxt_once, prr, .. } =
             flow.loss();
         let mut room = u64::from(flow.window_bytes).saturating_sub(in_flight);
         if *is_recovering {
-            room = reduction.limit().saturating_sub(in_flight);
+            room = prr.limit().saturating_sub(in_flight);
             // RFC 6675, section 5 (C): at least one segment at a time.
             if in_flight > 0 && room < u64::from(flow.mss) {
                 room = 0;
@@ -252,29 +252,32 @@ impl Recovery for Sack {
         }
         if let Some(disorder) = &mut flow.disorder {
             let loss = &mut disorder.loss;
-            loss.reduction.on_sent(sent.bytes);
+            loss.prr.on_sent(sent.bytes);
             if cause == Cause::Hole {
                 loss.high_rxt = end;
                 if end >= loss.lost_rxt {
                     loss.rxt_once = loss.rxt_once.max(end);
                     loss.high_rxt = loss.rxt_once;
                 }
-                let mark =
-                    RxtMark { end: loss.rxt_once, highest: flow.highest, passed_at: Moment::NEVER };
+                let mark = RxtMark {
+                    end: loss.rxt_once,
+                    highest: flow.highest,
+                    passed_at: OptionalTime::NONE,
+                };
                 loss.mark.get_or_insert(mark);
             }
         }
         // Karn's rule: bytes sent twice measure nothing.
         if sent.is_retransmission {
-            flow.timed_at = Moment::NEVER;
-        } else if flow.timed_at.is_never() {
+            flow.timed_at = OptionalTime::NONE;
+        } else if flow.timed_at.is_none() {
             flow.timed_end = seq_of(flow.send_base, sent.position + u64::from(sent.bytes));
             flow.timed_at = now.into();
         }
     }
 
     fn on_window(flow: &mut Protocol) {
-        update_reduction(flow, false);
+        update_prr(flow, false);
     }
 
     fn overdue_at(flow: &Protocol) -> Option<Nanos> {
@@ -332,7 +335,7 @@ fn is_after_timeout(flow: &Protocol) -> bool {
 
 /// Clears the state after a timeout: the peer may have discarded bytes that it had SACKed (RFC 2018, section 8).
 pub fn reset_recovery(flow: &mut Protocol) {
-    (flow.timed_at, flow.probe) = (Moment::NEVER, None);
+    (flow.timed_at, flow.probe) = (OptionalTime::NONE, None);
     if let Some(disorder) = &mut flow.disorder {
         disorder.loss = Loss::new(flow.acknowledged);
     }
@@ -361,19 +364,19 @@ fn enter_recovery(flow: &mut Protocol, prior: u64) {
     flow.until_resumed = Some(1);
     let in_flight = in_flight(flow);
     if let Some(disorder) = &mut flow.disorder {
-        disorder.loss.reduction = Reduction::new(prior, flow.highest, in_flight, flow.mss);
+        disorder.loss.prr = Prr::new(prior, flow.highest, in_flight, flow.mss);
     }
 }
 
-/// Updates the reduction with the bytes that have arrived.
-fn update_reduction(flow: &mut Protocol, is_safe: bool) {
+/// Updates the rate reduction with the bytes that have arrived.
+fn update_prr(flow: &mut Protocol, is_safe: bool) {
     if !flow.loss().is_recovering {
         return;
     }
     let (has, in_flight) = (delivered(flow), in_flight(flow));
     let (window, mss) = (flow.window_bytes, flow.mss);
     if let Some(disorder) = &mut flow.disorder {
-        disorder.loss.reduction.on_acknowledgement(has, in_flight, window, mss, is_safe);
+        disorder.loss.prr.on_acknowledgement(has, in_flight, window, mss, is_safe);
     }
 }
 
@@ -401,7 +404,7 @@ fn on_cumulative_ack(flow: &mut Protocol, now: Nanos) {
         let took = now.since(at);
         flow.round_trip_min =
             flow.round_trip_min.get().map_or(took, |least| least.min(took)).into();
-        flow.timed_at = Moment::NEVER;
+        flow.timed_at = OptionalTime::NONE;
     }
 }
 
@@ -901,8 +904,8 @@ mod tests {
                             let end = sent.position + u64::from(sent.bytes);
                             prop_assert!(sent.position >= flow.acknowledged && end <= flow.edge && end <= flow.written);
                             prop_assert_eq!(flow.loss().board.missing_bytes(sent.position, end), u64::from(sent.bytes));
-                            let Loss { is_recovering, reduction, .. } = *flow.loss();
-                            let most = if is_recovering { reduction.limit() } else { flow.window_bytes.into() };
+                            let Loss { is_recovering, prr, .. } = *flow.loss();
+                            let most = if is_recovering { prr.limit() } else { flow.window_bytes.into() };
                             prop_assert!(in_flight(&flow) <= most);
                             prop_assert_eq!(sent.is_retransmission, sent.position < before || end <= before);
                         }

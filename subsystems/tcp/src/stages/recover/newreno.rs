@@ -2,7 +2,7 @@
 
 use wave_core::clock::Nanos;
 
-use super::{Ack, DUP_THRESH, enter_recovery, on_cumulative_ack, update_reduction};
+use super::{Ack, DUP_THRESH, enter_recovery, on_cumulative_ack, update_prr};
 use crate::flow::state::Protocol;
 
 /// Processes an acknowledgement. A duplicate says that a segment has arrived, but not which one.
@@ -32,6 +32,6 @@ pub(super) fn count_duplicates(flow: &mut Protocol, ack: &Ack<'_>, prior: u64, n
         }
     }
     // Not safe: a partial acknowledgement indicates another loss.
-    update_reduction(flow, false);
+    update_prr(flow, false);
     false
 }

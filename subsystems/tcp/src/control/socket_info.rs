@@ -1,4 +1,4 @@
-//! The view of a stack for `wave tcp ss`.
+//! What a stack shows of its connections and listeners, for `wave tcp ss`.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -8,7 +8,7 @@ use wave_core::clock::Nanos;
 use super::connection::Connection;
 use super::listeners::has_secret;
 use super::{Listener, Stack};
-use crate::context::{ContextId, Event, Known};
+use crate::context::{ContextId, Event, TcpInfo};
 use crate::datapath::{Datapath, Established, FlowId};
 
 /// A connection's state (RFC 9293, 3.3.2).
@@ -57,9 +57,9 @@ impl fmt::Display for State {
     }
 }
 
-/// A connection or a listener, as shown.
+/// A connection or a listener.
 #[derive(Clone, Copy, Debug)]
-pub struct Shown {
+pub struct SocketInfo {
     /// State of the connection; [`State::Listen`] for a listener.
     pub state: State,
     /// Address and port of this end.
@@ -84,8 +84,8 @@ pub struct Shown {
 }
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
-    /// Answers a process's [`Request::Inquire`](crate::context::Request::Inquire) about one of its connections.
-    pub(super) fn inquire(&mut self, context: ContextId, flow: FlowId) {
+    /// Answers a process's [`Request::QueryTcpInfo`](crate::context::Request::QueryTcpInfo) about one of its connections.
+    pub(super) fn report_tcp_info(&mut self, context: ContextId, flow: FlowId) {
         let connection = self.connections.get(flow.index as usize).and_then(Option::as_ref);
         let is_own = |one: &&Connection| one.flow == flow && one.context.process == context.process;
         let Some(connection) = connection.filter(is_own) else { return };
@@ -93,7 +93,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let trip = connection.round_trip;
         let us = |time: Nanos| u32::try_from(time.0 / 1_000).unwrap_or(u32::MAX);
         let unacknowledged = state.sending.written - state.sending.acknowledged;
-        let known = Known {
+        let info = TcpInfo {
             socket: connection.socket,
             round_trip_us: trip.smoothed().map_or(0, us),
             variation_us: trip.smoothed().map_or(0, |_| us(trip.variation())),
@@ -103,12 +103,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             window: connection.congestion.window(),
             threshold: connection.congestion.threshold(),
         };
-        self.notify(context, Event::Known(known));
+        self.notify(context, Event::TcpInfo(info));
     }
 
-    /// Calls `show` with all listeners, handshakes, connections, and connections in TIME_WAIT.
-    pub fn show(&self, show: &mut dyn FnMut(&Shown)) {
-        let bare = |state, local, remote| Shown {
+    /// Calls `visit` with all listeners, handshakes, connections, and connections in TIME_WAIT.
+    pub fn visit_sockets(&self, visit: &mut dyn FnMut(&SocketInfo)) {
+        let bare = |state, local, remote| SocketInfo {
             state,
             local,
             remote,
@@ -128,14 +128,14 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         };
         for listener in self.listeners.iter().filter(|one| !is_kept_beside(one)) {
             let local = self.reported_address(listener.local);
-            show(&Shown {
+            visit(&SocketInfo {
                 context: Some(listener.context),
                 queues: (listener.half_open.into(), listener.slots.len() as u64),
                 ..bare(State::Listen, local, None)
             });
         }
         for (_, tuple, handshake) in self.handshakes.iter() {
-            show(&bare(handshake.state(), tuple.local, Some(tuple.remote)));
+            visit(&bare(handshake.state(), tuple.local, Some(tuple.remote)));
         }
         for connection in self.connections.iter().flatten() {
             let tuple = connection.tuple();
@@ -143,7 +143,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             let unread = state.receiving.received - state.receiving.read;
             let unacknowledged = state.sending.written - state.sending.acknowledged;
             let trip = connection.round_trip;
-            show(&Shown {
+            visit(&SocketInfo {
                 context: Some(state.context),
                 queues: (unread, unacknowledged),
                 established: Some((connection.flow, state)),
@@ -158,7 +158,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             });
         }
         for (tuple, _) in self.time_wait.iter() {
-            show(&bare(State::TimeWait, tuple.local, Some(tuple.remote)));
+            visit(&bare(State::TimeWait, tuple.local, Some(tuple.remote)));
         }
     }
 }

@@ -14,7 +14,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     pub(in crate::control) fn handshake_error(&mut self, id: FlowId, seq: Seq, reason: Reason) {
         let Some(handshake) = self.handshakes.get_mut(id) else { return };
         // Anybody can send such a message: it must quote our sequence number.
-        if handshake.stage != Stage::Sent || seq != handshake.iss {
+        if handshake.stage != Stage::SynSent || seq != handshake.iss {
             return;
         }
         if reason == Reason::Refused {
@@ -22,7 +22,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         let is_first = handshake.error.replace(reason) != Some(reason);
         if let (true, Opener::Host { context, slot }) = (is_first, handshake.opener) {
-            self.notify(context, Event::Warned { socket: slot.socket, reason });
+            self.notify(context, Event::SoftError { socket: slot.socket, reason });
         }
     }
 
@@ -33,7 +33,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let Some(handshake) = self.handshakes.get_mut(id) else { return };
         handshake.mac = found.unwrap_or(handshake.mac);
         if let (R1_TRIES, Opener::Host { context, slot }) = (handshake.tries, handshake.opener) {
-            self.notify(context, Event::Warned { socket: slot.socket, reason: Reason::TimedOut });
+            self.notify(
+                context,
+                Event::SoftError { socket: slot.socket, reason: Reason::TimedOut },
+            );
         }
         self.query_next_hop(&tuple);
     }

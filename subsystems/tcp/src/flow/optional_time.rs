@@ -7,38 +7,38 @@ use wave_core::clock::Nanos;
 
 /// A time, or none.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Moment(u64);
+pub struct OptionalTime(u64);
 
-impl Moment {
+impl OptionalTime {
     /// No time.
-    pub const NEVER: Moment = Moment(u64::MAX);
+    pub const NONE: OptionalTime = OptionalTime(u64::MAX);
 
     /// The time, if there is one.
     #[inline]
     pub fn get(self) -> Option<Nanos> {
-        (self != Moment::NEVER).then_some(Nanos(self.0))
+        (self != OptionalTime::NONE).then_some(Nanos(self.0))
     }
 
     /// Whether there is none.
     #[inline]
-    pub fn is_never(self) -> bool {
-        self == Moment::NEVER
+    pub fn is_none(self) -> bool {
+        self == OptionalTime::NONE
     }
 }
 
-impl Default for Moment {
-    fn default() -> Moment {
-        Moment::NEVER
+impl Default for OptionalTime {
+    fn default() -> OptionalTime {
+        OptionalTime::NONE
     }
 }
 
-impl From<Nanos> for Moment {
-    fn from(time: Nanos) -> Moment {
-        Moment(time.0)
+impl From<Nanos> for OptionalTime {
+    fn from(time: Nanos) -> OptionalTime {
+        OptionalTime(time.0)
     }
 }
 
-impl fmt::Debug for Moment {
+impl fmt::Debug for OptionalTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.get().fmt(f)
     }

@@ -5,10 +5,10 @@ use wave_core::clock::Nanos;
 use super::super::shares::Kind;
 use super::super::time_wait::{TIME_WAIT_LASTS, TimeWaitEntry};
 use super::super::{Action, CLOSED_PER_POLL, GoneProcess, Stack};
-use super::{Connection, FIN_WAIT, Leaving, ORPHAN_LASTS, ORPHANS_ONE_OF, Timer};
+use super::{Connection, FIN_WAIT, ORPHAN_LASTS, ORPHANS_ONE_OF, Teardown, Timer};
 use crate::context::{ContextId, Event, Filled, Reason, Tail, Update};
 use crate::datapath::{Command, Datapath, Established, Fin, FlowId, Output};
-use crate::flow::moment::Moment;
+use crate::flow::optional_time::OptionalTime;
 use crate::seq::seq_of;
 use crate::trace::Point;
 
@@ -61,7 +61,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     fn end_with(&mut self, now: Nanos, flow: FlowId, how: Command, reason: Reason) {
-        if self.connection(flow).is_none_or(|connection| connection.leaving.is_some()) {
+        if self.connection(flow).is_none_or(|connection| connection.teardown.is_some()) {
             return;
         }
         self.data.command(now, flow, how);
@@ -73,55 +73,55 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// Lets a connection leave without telling the peer, which knows or will be told by a reset.
     pub(in crate::control) fn drop_connection(&mut self, flow: FlowId, reason: Reason) {
         let Some(connection) = self.connection(flow) else { return };
-        if connection.leaving.is_some() {
+        if connection.teardown.is_some() {
             return;
         }
         // A host that has closed learns only that the connection is over.
-        connection.leaving = Some(match connection.closed_at {
-            Some(_) => Leaving::Closed { remembers: false },
-            None => Leaving::Failed(reason),
+        connection.teardown = Some(match connection.closed_at {
+            Some(_) => Teardown::Closed { remembers: false },
+            None => Teardown::Failed(reason),
         });
         self.counters.resets += 1;
         self.start_timer(flow, Timer::None, None);
-        self.leaving.push_back(flow);
+        self.tearing_down.push_back(flow);
     }
 
     /// Ends a connection: both streams have ended, or the wait for the peer's FIN is over.
     pub(super) fn end(&mut self, _now: Nanos, flow: FlowId) {
         let Some(connection) = self.connection(flow) else { return };
-        if connection.leaving.is_some() {
+        if connection.teardown.is_some() {
             return;
         }
         let remembers = !connection.is_passive && connection.fin_received;
-        connection.leaving = Some(Leaving::Closed { remembers });
+        connection.teardown = Some(Teardown::Closed { remembers });
         self.data.freeze(flow);
         self.start_timer(flow, Timer::None, None);
-        self.leaving.push_back(flow);
+        self.tearing_down.push_back(flow);
     }
 
-    /// Removes leaving flows that have no copy or packet in flight. Returns whether one was removed.
-    pub(in crate::control) fn remove_leaving(&mut self, now: Nanos) -> bool {
-        let mut has_left = false;
-        for _ in 0..self.leaving.len() {
-            let Some(flow) = self.leaving.pop_front() else { break };
+    /// Removes the torn-down flows that have no copy or packet in flight. Returns whether one was removed.
+    pub(in crate::control) fn remove_torn_down(&mut self, now: Nanos) -> bool {
+        let mut has_removed = false;
+        for _ in 0..self.tearing_down.len() {
+            let Some(flow) = self.tearing_down.pop_front() else { break };
             let Some(state) = self.data.export(flow) else {
                 // A reset is still to be sent, or a copy is under way.
                 if self.connection(flow).is_some() {
-                    self.leaving.push_back(flow);
+                    self.tearing_down.push_back(flow);
                 }
                 continue;
             };
-            has_left = true;
+            has_removed = true;
             let Some(connection) = self.connections[flow.index as usize].take() else { continue };
-            let Connection { context, socket, listener, leaving, orphan_until, .. } = connection;
+            let Connection { context, socket, listener, teardown, orphan_until, .. } = connection;
             self.count_accepted(context.process, listener);
             self.release_share(context.process, Kind::Connection);
-            self.orphans -= u32::from(!orphan_until.is_never());
-            let has_failed = matches!(leaving, Some(Leaving::Failed(_)));
+            self.orphans -= u32::from(!orphan_until.is_none());
+            let has_failed = matches!(teardown, Some(Teardown::Failed(_)));
             self.trace.put(now, Point::Leaves, Some(flow), [has_failed.into(), 0]);
-            let event = match leaving {
-                Some(Leaving::Failed(reason)) => Event::Failed { socket, reason },
-                Some(Leaving::Closed { remembers: true }) => {
+            let event = match teardown {
+                Some(Teardown::Failed(reason)) => Event::Failed { socket, reason },
+                Some(Teardown::Closed { remembers: true }) => {
                     self.trace.put(now, Point::TimeWait, Some(flow), [0; 2]);
                     self.enter_time_wait(now, &state);
                     Event::Closed { socket }
@@ -131,7 +131,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             self.notify(context, event);
             self.release_process(context.process);
         }
-        has_left
+        has_removed
     }
 
     fn enter_time_wait(&mut self, now: Nanos, state: &Established) {
@@ -143,7 +143,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             recent: timestamps.map(|stamps| stamps.recent),
             offset: timestamps.map_or(0, |stamps| stamps.offset),
             mac: state.peer_mac,
-            answered_at: Moment::NEVER,
+            answered_at: OptionalTime::NONE,
         };
         self.time_wait.insert(state.tuple, over);
     }
@@ -157,7 +157,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         for index in from..to {
             let Some(connection) = &mut self.connections[index as usize] else { continue };
             if connection.context.process != process
-                || !connection.orphan_until.is_never()
+                || !connection.orphan_until.is_none()
                 || connection.is_held
                 || self.takes.iter().any(|take| take.is_offer_of(connection.flow))
             {

@@ -12,11 +12,11 @@ use super::address::headers_bytes;
 use super::{Stack, reply};
 use crate::context::{Event, Reason};
 use crate::datapath::{Datapath, Fin, FlowId, Output, Tuple};
-use crate::flow::moment::Moment;
+use crate::flow::optional_time::OptionalTime;
 use crate::packet::ipv6::IPV6_MTU_MIN;
 use crate::packet::{Icmp6, Quoted, Unreachable};
 use crate::seq::{Seq, seq_of};
-use crate::stages::pre::ends;
+use crate::stages::pre::tuple_of;
 
 /// Smallest path MTU that we accept from a router: the lowest plateau of RFC 1191. Below it, a forger could reduce our packets
 /// to headers.
@@ -76,12 +76,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     /// Handles an error that may pass (RFC 9293, MUST-56): warns the host.
     pub(super) fn on_soft_error(&mut self, now: Nanos, quoted: &Quoted, reason: Reason) {
-        let tuple = ends(quoted.destination, quoted.source);
+        let tuple = tuple_of(quoted.destination, quoted.source);
         if let Some(id) = self.handshakes.find(&tuple) {
             return self.handshake_error(id, quoted.seq, reason);
         }
         if let Some(flow) = self.sender_of(&tuple, quoted.seq) {
-            self.warn(now, flow, reason);
+            self.report_soft_error(now, flow, reason);
         }
     }
 
@@ -96,19 +96,19 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     /// Warns a connection's host of an error that may pass.
-    pub(super) fn warn(&mut self, now: Nanos, flow: FlowId, reason: Reason) {
+    pub(super) fn report_soft_error(&mut self, now: Nanos, flow: FlowId, reason: Reason) {
         let Some(connection) = self.connection(flow) else { return };
         let is_due = connection.warned_at.get().is_none_or(|at| now.since(at) >= WARN_AFTER);
         if is_due && connection.has_host() {
             connection.warned_at = now.into();
             let (context, socket) = (connection.context, connection.socket);
-            self.notify(context, Event::Warned { socket, reason });
+            self.notify(context, Event::SoftError { socket, reason });
         }
     }
 
     /// Handles a packet that was too big for a link of its path.
     fn on_packet_too_big(&mut self, now: Nanos, quoted: &Quoted, mtu: Option<u16>) {
-        let tuple = ends(quoted.destination, quoted.source);
+        let tuple = tuple_of(quoted.destination, quoted.source);
         let Some(flow) = self.sender_of(&tuple, quoted.seq) else { return };
         let Some(connection) = self.connection(flow) else { return };
         let headers = headers_bytes(tuple.remote.ip()) + connection.option_bytes();
@@ -129,7 +129,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     pub(super) fn raise_mss(&mut self, now: Nanos, flow: FlowId) {
         let Some(connection) = self.connection(flow) else { return };
         if connection.narrow_until.get().is_some_and(|until| now >= until) {
-            connection.narrow_until = Moment::NEVER;
+            connection.narrow_until = OptionalTime::NONE;
             connection.mss = connection.mss_max;
             self.apply_mss(flow);
         }
@@ -139,7 +139,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let Some(connection) = self.connection(flow) else { return };
         connection.congestion.set_mss(connection.mss);
         // The timed bytes may be sent again, so they measure nothing.
-        connection.timed.1 = Moment::NEVER;
+        connection.timed.1 = OptionalTime::NONE;
         let path = connection.path();
         self.data.set_path(flow, path);
     }
@@ -147,7 +147,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// Handles unanswered retransmissions (RFC 9293, 3.8.3: R1): warns the host, and resolves the next hop again, which may
     /// have moved.
     pub(super) fn on_unanswered(&mut self, now: Nanos, flow: FlowId) {
-        self.warn(now, flow, Reason::TimedOut);
+        self.report_soft_error(now, flow, Reason::TimedOut);
         let Some(connection) = self.connection(flow) else { return };
         let tuple = connection.tuple();
         self.query_next_hop(&tuple);

@@ -4,7 +4,7 @@
 
 /// The state of one recovery, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reduction {
+pub struct Prr {
     /// Bytes that the peer is known to have.
     delivered: u64,
     /// Bytes in flight when the loss was detected (RecoverFS).
@@ -17,15 +17,15 @@ pub struct Reduction {
     limit: u32,
 }
 
-impl Reduction {
+impl Prr {
     /// The state before any recovery.
-    pub const NONE: Reduction = Reduction { delivered: 0, flight: 0, arrived: 0, out: 0, limit: 0 };
+    pub const NONE: Prr = Prr { delivered: 0, flight: 0, arrived: 0, out: 0, limit: 0 };
 
     /// Starts when a loss is detected: the peer has `delivered` of the `highest` bytes sent, and `in_flight` are in flight.
-    pub fn new(delivered: u64, highest: u64, in_flight: u64, mss: u16) -> Reduction {
+    pub fn new(delivered: u64, highest: u64, in_flight: u64, mss: u16) -> Prr {
         let flight = narrow(highest.saturating_sub(delivered)).max(1);
         let limit = narrow(in_flight + u64::from(mss));
-        Reduction { delivered, flight, arrived: 0, out: 0, limit }
+        Prr { delivered, flight, arrived: 0, out: 0, limit }
     }
 
     /// Processes an acknowledgement: the peer is known to have `delivered` bytes, and `in_flight` are in flight. `is_safe`: it
@@ -81,13 +81,13 @@ mod tests {
     fn with_half_the_window_one_segment_is_sent_for_every_two_that_arrive() {
         // The lost segment, and the three that revealed the loss, are not in flight.
         let mut in_flight = 16_000;
-        let mut reduction = Reduction::new(3_000, 20_000, in_flight, 1_000);
+        let mut prr = Prr::new(3_000, 20_000, in_flight, 1_000);
         let mut sent = Vec::new();
         for arrived in 4..=19 {
             in_flight -= 1_000;
-            reduction.on_acknowledgement(arrived * 1_000, in_flight, 10_000, 1_000, false);
-            let segments = (reduction.limit() - in_flight) / 1_000;
-            reduction.on_sent(segments as u32 * 1_000);
+            prr.on_acknowledgement(arrived * 1_000, in_flight, 10_000, 1_000, false);
+            let segments = (prr.limit() - in_flight) / 1_000;
+            prr.on_sent(segments as u32 * 1_000);
             in_flight += segments * 1_000;
             sent.push(segments);
         }
@@ -98,13 +98,13 @@ mod tests {
     #[test]
     fn after_heavy_loss_two_segments_are_sent_per_arrival_but_one_while_losses_continue() {
         for (is_safe, segments) in [(true, 2), (false, 1)] {
-            let mut reduction = Reduction::new(3_000, 20_000, 2_000, 1_000);
+            let mut prr = Prr::new(3_000, 20_000, 2_000, 1_000);
             let mut in_flight = 2_000;
             for arrived in 4..8 {
                 in_flight -= 1_000;
-                reduction.on_acknowledgement(arrived * 1_000, in_flight, 10_000, 1_000, is_safe);
-                assert_eq!(reduction.limit(), in_flight + segments * 1_000);
-                reduction.on_sent(segments as u32 * 1_000);
+                prr.on_acknowledgement(arrived * 1_000, in_flight, 10_000, 1_000, is_safe);
+                assert_eq!(prr.limit(), in_flight + segments * 1_000);
+                prr.on_sent(segments as u32 * 1_000);
                 in_flight += segments * 1_000;
             }
         }
@@ -112,11 +112,11 @@ mod tests {
 
     #[test]
     fn the_first_lost_segment_is_retransmitted_at_once_even_if_the_window_is_full() {
-        let mut reduction = Reduction::new(3_000, 20_000, 16_000, 1_000);
-        reduction.on_acknowledgement(3_000, 16_000, 10_000, 1_000, false);
-        assert_eq!(reduction.limit(), 17_000);
-        reduction.on_sent(1_000);
-        reduction.on_acknowledgement(3_000, 17_000, 10_000, 1_000, false);
-        assert_eq!(reduction.limit(), 17_000);
+        let mut prr = Prr::new(3_000, 20_000, 16_000, 1_000);
+        prr.on_acknowledgement(3_000, 16_000, 10_000, 1_000, false);
+        assert_eq!(prr.limit(), 17_000);
+        prr.on_sent(1_000);
+        prr.on_acknowledgement(3_000, 17_000, 10_000, 1_000, false);
+        assert_eq!(prr.limit(), 17_000);
     }
 }
