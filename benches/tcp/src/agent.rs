@@ -9,7 +9,7 @@ use clap::Args;
 use stats_alloc::{Stats, StatsAlloc};
 use wave_agent::{Seat, ThreadFront, serve};
 use wave_front_tcp::{
-    Captures, Door, DoorOptions, Inquiries, OnePath, TcpFront, TcpOptions, Traces,
+    Captures, Door, DoorOptions, ReportSocket, SingleDatapath, TcpFront, TcpOptions, Traces,
 };
 use wave_tcp::congestion::Algorithm;
 use wave_tcp::control::Bounds;
@@ -84,9 +84,9 @@ fn up_with<W: Wire, R: Recovery>(
 ) -> Result<(), String> {
     let failed = |error: &dyn std::fmt::Display| format!("the bench's agent: {error}");
     let door = Door::bind(&args.socket, DoorOptions::default()).map_err(|error| failed(&error))?;
-    let inquiries = Inquiries::beside(&args.socket).map_err(|error| failed(&error))?;
-    let captures = Captures::beside(&args.socket, "bench").map_err(|error| failed(&error))?;
-    let traces = Traces::beside(&args.socket).map_err(|error| failed(&error))?;
+    let reports = ReportSocket::bind(&args.socket).map_err(|error| failed(&error))?;
+    let captures = Captures::bind(&args.socket, "bench").map_err(|error| failed(&error))?;
+    let traces = Traces::bind(&args.socket).map_err(|error| failed(&error))?;
     let bounds = Bounds::default();
     let options = TcpOptions {
         // The same as `network::CONGESTION`.
@@ -100,7 +100,7 @@ fn up_with<W: Wire, R: Recovery>(
     };
     let before = allocator.stats();
     let mut front =
-        TcpFront::<W, OnePath<R>>::new(wire, door, inquiries, captures, traces, &options)
+        TcpFront::<W, SingleDatapath<R>>::new(wire, door, reports, captures, traces, &options)
             .map_err(|error| failed(&error))?;
     let table_bytes = live(&allocator.stats()) - live(&before);
     answer("ready")?;

@@ -66,7 +66,7 @@ struct Running {
     pipe: Pipe,
     stream: UnixStream,
     /// When the reader ended its half of the stream.
-    had_enough: Option<Nanos>,
+    ended_at: Option<Nanos>,
     /// Number of its frames, once it has ended.
     frames: u64,
 }
@@ -125,7 +125,7 @@ impl Recorders {
 
 /// Numbers of frames in all captures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Captured {
+pub(crate) struct CaptureCounters {
     pub frames: u64,
     /// Frames left out because a reader was too slow.
     pub dropped: u64,
@@ -136,7 +136,7 @@ impl Captures {
     ///
     /// # Errors
     /// The socket cannot be bound.
-    pub fn beside(door: &Path, name: &str) -> io::Result<Captures> {
+    pub fn bind(door: &Path, name: &str) -> io::Result<Captures> {
         let path = captures_path(door);
         // Captures show the contents of connections: only for the agent's user and root.
         let listener = bind_beside(&path, Mode::RUSR | Mode::WUSR)?;
@@ -222,10 +222,10 @@ impl Captures {
         let number = self.next;
         self.next += 1;
         self.recorders.with(|recorders| recorders.push((number, recorder)));
-        Some(Running { number, pipe, stream, had_enough: None, frames: 0 })
+        Some(Running { number, pipe, stream, ended_at: None, frames: 0 })
     }
 
-    pub(crate) fn captured(&self) -> Captured {
+    pub(crate) fn counters(&self) -> CaptureCounters {
         let sum = |of: fn(&Running) -> u64| self.running.iter().map(of).sum::<u64>();
         // Read first, so that it is at most `written`: other threads keep recording.
         let dropped = self.dropped + sum(|running| running.pipe.dropped());
@@ -233,12 +233,12 @@ impl Captures {
             .recorders
             .with(|recorders| recorders.iter().map(|(_, recorder)| recorder.frames()).sum());
         let written = self.frames + sum(|running| running.frames) + going_on;
-        Captured { frames: written - dropped, dropped }
+        CaptureCounters { frames: written - dropped, dropped }
     }
 
     /// Descriptors to poll for input.
     pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let going_on = self.running.iter().filter(|running| running.had_enough.is_none());
+        let going_on = self.running.iter().filter(|running| running.ended_at.is_none());
         let readers = going_on.map(|running| running.stream.as_fd());
         std::iter::once(self.listener.as_fd()).chain(readers)
     }
@@ -265,10 +265,10 @@ impl Running {
         if has_failed {
             return true;
         }
-        if self.had_enough.is_none() {
+        if self.ended_at.is_none() {
             match self.stream.read(&mut [0; 16]) {
                 Ok(0) => {
-                    self.had_enough = Some(now);
+                    self.ended_at = Some(now);
                     self.frames = recorders.end(self.number, self.pipe.dropped());
                 }
                 // Readers send nothing after their request.
@@ -280,6 +280,6 @@ impl Running {
                 }
             }
         }
-        self.had_enough.is_some_and(|at| !self.pipe.is_behind() || now.since(at) >= PATIENCE)
+        self.ended_at.is_some_and(|at| !self.pipe.is_behind() || now.since(at) >= PATIENCE)
     }
 }

@@ -29,8 +29,8 @@ use wave_links::socket::{Connection, DESCRIPTORS_MAX, Listener, SocketError};
 use wave_tcp::control::{Address, Bounds, StackState};
 use wave_tcp::steering::{GROUPS_MAX, Steering};
 
-use crate::front::TurnedAway;
-use crate::seats::KeptSeat;
+use crate::admitted::KeptAdmitted;
+use crate::front::AdmissionCounters;
 use crate::streams::KeptStreams;
 
 /// Version of the format of everything that is handed over. Agents of different versions do not replace each other.
@@ -121,16 +121,17 @@ impl AgentInfo {
 pub(crate) struct Kept {
     pub(crate) stack: StackState,
     /// Processes by number.
-    pub(crate) processes: Vec<Option<KeptSeat>>,
+    pub(crate) processes: Vec<Option<KeptAdmitted>>,
     /// Number of connections at the door that have offered nothing yet.
     pub(crate) waiting: usize,
     pub(crate) streams: KeptStreams,
-    pub(crate) turned_away: TurnedAway,
+    pub(crate) admission: AdmissionCounters,
 }
 
 impl Kept {
     fn descriptors(&self) -> usize {
-        let of_processes = self.processes.iter().flatten().map(|seat| seat.process.descriptors());
+        let of_processes =
+            self.processes.iter().flatten().map(|process| process.process.descriptors());
         of_processes.sum::<usize>() + self.waiting + self.streams.descriptors()
     }
 }
@@ -139,7 +140,7 @@ impl Kept {
 #[derive(Debug)]
 pub(crate) struct Sockets<F> {
     pub(crate) door: F,
-    pub(crate) inquiries: F,
+    pub(crate) reports: F,
     pub(crate) captures: F,
     pub(crate) traces: F,
     pub(crate) successors: F,
@@ -149,7 +150,7 @@ impl Sockets<OwnedFd> {
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
         Ok(Sockets {
             door: self.door.try_clone()?,
-            inquiries: self.inquiries.try_clone()?,
+            reports: self.reports.try_clone()?,
             captures: self.captures.try_clone()?,
             traces: self.traces.try_clone()?,
             successors: self.successors.try_clone()?,
@@ -186,7 +187,7 @@ impl Successors {
     ///
     /// # Errors
     /// The socket cannot be bound.
-    pub fn beside(door: &Path) -> Result<Successors, SocketError> {
+    pub fn bind(door: &Path) -> Result<Successors, SocketError> {
         Ok(Successors { listener: Listener::bind(&replace_path(door), &[])?, candidate: None })
     }
 
@@ -233,9 +234,9 @@ pub(crate) fn send_info(
     wires: &[BorrowedFd<'_>],
     sockets: &Sockets<BorrowedFd<'_>>,
 ) -> Result<(), SocketError> {
-    let Sockets { door, inquiries, captures, traces, successors } = *sockets;
+    let Sockets { door, reports, captures, traces, successors } = *sockets;
     let text = serde_json::to_vec(info).unwrap_or_default();
-    let sockets = [door, inquiries, captures, traces, successors];
+    let sockets = [door, reports, captures, traces, successors];
     to.send_descriptors(&text, &[wires, &sockets].concat())
 }
 
@@ -315,9 +316,9 @@ impl Predecessor {
         let count = info.steering.map_or(1, |steering| usize::from(steering.groups()));
         let wrong = format!("it sent {} descriptors instead of {}", wires.len(), count + 5);
         let sockets = wires.split_off(count.min(wires.len()));
-        let [door, inquiries, captures, traces, successors] =
+        let [door, reports, captures, traces, successors] =
             <[OwnedFd; 5]>::try_from(sockets).map_err(|_| HandoverError::Other(wrong))?;
-        let sockets = Sockets { door, inquiries, captures, traces, successors };
+        let sockets = Sockets { door, reports, captures, traces, successors };
         Ok((Predecessor { connection, info, sockets }, wires))
     }
 
@@ -431,7 +432,7 @@ mod tests {
             clock_ns: 0,
         };
         let sockets =
-            Sockets { door: fd(), inquiries: fd(), captures: fd(), traces: fd(), successors: fd() };
+            Sockets { door: fd(), reports: fd(), captures: fd(), traces: fd(), successors: fd() };
         let old = listener.accept().unwrap().unwrap();
         (Predecessor { connection, info, sockets }, old)
     }

@@ -10,31 +10,31 @@
 #![forbid(unsafe_code)]
 
 mod address_conflict;
+mod admitted;
 mod captures;
 mod door;
 mod front;
+mod front_datapath;
 mod groups;
 mod handover;
-mod inquiries;
-mod outlet;
-mod paths;
 mod process;
 mod readers;
 mod refusals;
 mod report;
-mod seats;
+mod report_socket;
 mod streams;
 mod tool_sockets;
 mod traces;
+mod wire_port;
 
 pub use address_conflict::holder_of;
+pub use admitted::{EVENTS_MAX, PROCESSES_MAX, SPANS_MAX};
 pub use captures::{CaptureRequest, Captures, captures_path};
 pub use door::{Door, DoorError, DoorOptions, OFFER_PATIENCE, OfferError, WAITING_MAX};
-pub use front::{OnePath, TcpFront, TcpOptions};
+pub use front::{SingleDatapath, TcpFront, TcpOptions};
+pub use front_datapath::FrontDatapath;
 pub use groups::{GroupWires, Groups, Sender, steering_over};
 pub use handover::{HandoverError, Predecessor, Successors, WireKind, replace_path};
-pub use inquiries::{Inquiries, path_of};
-pub use paths::Paths;
 pub use process::{Fault, Process, REQUESTS_PER_TURN, Received};
-pub use seats::{EVENTS_MAX, PROCESSES_MAX, SPANS_MAX};
+pub use report_socket::{ReportSocket, reports_path};
 pub use traces::{TraceRequest, Traces, traces_path};

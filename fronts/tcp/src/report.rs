@@ -9,16 +9,16 @@ use wave_tcp::datapath::{Fin, FlowId};
 use wave_tcp::packet::Cause;
 use wave_wires::Frame;
 
-use crate::captures::Captured;
-use crate::front::TurnedAway;
-use crate::paths::Paths;
+use crate::captures::CaptureCounters;
+use crate::front::AdmissionCounters;
+use crate::front_datapath::FrontDatapath;
 use crate::streams::Counts;
 
 /// Reports the state of a stack. `pid_of` gives the process id of a process's number, `served_by` what serves a connection.
-pub(crate) fn report<D: Paths>(
+pub(crate) fn report<D: FrontDatapath>(
     stack: &Stack<Frame, D>,
-    captured: Captured,
-    (turned_away, shared): (TurnedAway, Counts),
+    captured: CaptureCounters,
+    (admission, shared): (AdmissionCounters, Counts),
     refusals: Value,
     pid_of: impl Fn(u16) -> Option<i32>,
     served_by: impl Fn(FlowId) -> &'static str,
@@ -33,7 +33,7 @@ pub(crate) fn report<D: Paths>(
         "groups": stack.data.threads().max(1),
         "congestion": stack.congestion().name(),
         "sockets": sockets,
-        "counters": counters(stack, turned_away, shared),
+        "counters": counters(stack, admission, shared),
         "refusals": refusals,
         "captured": { "frames": captured.frames, "dropped": captured.dropped },
     })
@@ -104,7 +104,11 @@ fn socket(
     row
 }
 
-fn counters<D: Paths>(stack: &Stack<Frame, D>, turned_away: TurnedAway, shared: Counts) -> Value {
+fn counters<D: FrontDatapath>(
+    stack: &Stack<Frame, D>,
+    admission: AdmissionCounters,
+    shared: Counts,
+) -> Value {
     let data = stack.data.counters();
     let control = stack.counters();
     let malformed: serde_json::Map<String, Value> = Cause::ALL
@@ -145,11 +149,11 @@ fn counters<D: Paths>(stack: &Stack<Frame, D>, turned_away: TurnedAway, shared: 
         "orphans_reset": control.orphans_reset,
         "packets_astray": stack.data.astray(),
         "programs": {
-            "turned_away_at_the_door": turned_away.at_the_door,
-            "windows_beyond_share": turned_away.without_seat,
-            "turned_out": turned_away.turned_out,
+            "turned_away_at_the_door": admission.refused_offers,
+            "windows_beyond_share": admission.over_share,
+            "turned_out": admission.evicted,
             "connections_and_listeners_beyond_share": control.beyond_share,
-            "rings_beyond_share": turned_away.rings,
+            "rings_beyond_share": admission.rings,
             "connections_without_memory": control.without_memory,
         },
         "requests": {

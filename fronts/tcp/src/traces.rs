@@ -61,7 +61,7 @@ struct Running {
     next: u64,
     lost: u64,
     /// When the reader ended its half of the stream.
-    had_enough: Option<Nanos>,
+    ended_at: Option<Nanos>,
     is_gone: bool,
 }
 
@@ -70,7 +70,7 @@ impl Traces {
     ///
     /// # Errors
     /// listen(2) fails at the path.
-    pub fn beside(door: &Path) -> io::Result<Traces> {
+    pub fn bind(door: &Path) -> io::Result<Traces> {
         let path = traces_path(door);
         // Traces show which hosts communicate, and when: only for the agent's user and root.
         let listener = bind_beside(&path, Mode::RUSR | Mode::WUSR)?;
@@ -116,12 +116,12 @@ impl Traces {
             }
         }
         self.running.retain_mut(|running| !running.is_over(now));
-        self.trace.turn(self.running.iter().any(|running| running.had_enough.is_none()));
+        self.trace.turn(self.running.iter().any(|running| running.ended_at.is_none()));
     }
 
     /// Sends each reader the records written since the last call.
     pub(crate) fn deliver(&mut self) {
-        for running in self.running.iter_mut().filter(|running| running.had_enough.is_none()) {
+        for running in self.running.iter_mut().filter(|running| running.ended_at.is_none()) {
             running.deliver(&self.trace, &mut self.lines);
         }
     }
@@ -138,7 +138,7 @@ impl Traces {
 
     /// Descriptors to poll for input.
     pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let going_on = self.running.iter().filter(|running| running.had_enough.is_none());
+        let going_on = self.running.iter().filter(|running| running.ended_at.is_none());
         let readers = going_on.map(|running| running.stream.as_fd());
         std::iter::once(self.listener.as_fd()).chain(readers)
     }
@@ -163,7 +163,7 @@ impl Running {
             stream,
             next,
             lost: 0,
-            had_enough: None,
+            ended_at: None,
             is_gone: false,
         })
     }
@@ -196,10 +196,10 @@ impl Running {
         if self.is_gone {
             return true;
         }
-        if self.had_enough.is_none() {
+        if self.ended_at.is_none() {
             match self.stream.read(&mut [0; 16]) {
                 Ok(0) => {
-                    self.had_enough = Some(now);
+                    self.ended_at = Some(now);
                     let _ = self.pipe.send(format!("{{\"lost\":{}}}\n", self.lost).as_bytes());
                 }
                 // Readers send nothing after their request.
@@ -211,7 +211,7 @@ impl Running {
                 }
             }
         }
-        self.had_enough.is_some_and(|at| !self.pipe.is_behind() || now.since(at) >= PATIENCE)
+        self.ended_at.is_some_and(|at| !self.pipe.is_behind() || now.since(at) >= PATIENCE)
     }
 }
 

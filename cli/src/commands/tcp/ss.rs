@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::Value;
-use wave_front_tcp::path_of;
+use wave_front_tcp::reports_path;
 use wave_terminal::Failure;
 use wave_terminal::Table;
 use wave_terminal::print;
@@ -77,7 +77,7 @@ pub fn ss(args: &SsArgs) -> Result<(), Failure> {
 
 /// Asks the agent with socket `door` for its state.
 pub(super) fn ask(door: &std::path::Path) -> Result<Value, Failure> {
-    let path = path_of(door);
+    let path = reports_path(door);
     let failed = |error: std::io::Error| {
         let path = path.display();
         let why = match error.kind() {

@@ -8,8 +8,8 @@ use clap::Args;
 use wave_agent::{Seat, serve};
 use wave_confine::{Profile, Role, User};
 use wave_front_tcp::{
-    Captures, Door, DoorOptions, GroupWires, Inquiries, Paths, Successors, TcpFront, TcpOptions,
-    Traces, WireKind, holder_of, steering_over,
+    Captures, Door, DoorOptions, FrontDatapath, GroupWires, ReportSocket, Successors, TcpFront,
+    TcpOptions, Traces, WireKind, holder_of, steering_over,
 };
 use wave_process::cpus::Cpus;
 use wave_process::{say, tell};
@@ -372,13 +372,13 @@ fn run<W: Wire + Send + 'static>(
     let (allowed, trusted) = (args.allow.clone(), args.trust.clone());
     let door = DoorOptions { allowed, trusted, ..DoorOptions::default() };
     let door = Door::bind(&socket, door).map_err(Failure::cannot)?;
-    let inquiries = Inquiries::beside(&socket)
+    let reports = ReportSocket::bind(&socket)
         .map_err(|error| Failure::cannot(format!("{}.ss: {error}", socket.display())))?;
-    let captures = Captures::beside(&socket, name)
+    let captures = Captures::bind(&socket, name)
         .map_err(|error| Failure::cannot(format!("{}.capture: {error}", socket.display())))?;
-    let traces = Traces::beside(&socket)
+    let traces = Traces::bind(&socket)
         .map_err(|error| Failure::cannot(format!("{}.trace: {error}", socket.display())))?;
-    let successors = Successors::beside(&socket).map_err(Failure::cannot)?;
+    let successors = Successors::bind(&socket).map_err(Failure::cannot)?;
     let cpus = args.cpus.as_deref().unwrap_or_default();
     pin_to_first(cpus)?;
     let options = TcpOptions {
@@ -407,15 +407,14 @@ fn run<W: Wire + Send + 'static>(
     };
     match wires.one_or_groups(cpus) {
         Ok(wire) => {
-            let front: TcpFront<_> =
-                TcpFront::new(wire, door, inquiries, captures, traces, &options)
-                    .map_err(Failure::cannot)?;
+            let front: TcpFront<_> = TcpFront::new(wire, door, reports, captures, traces, &options)
+                .map_err(Failure::cannot)?;
             let front = front.replaceable(successors, kind, name);
             announce()?;
             go_on(front, args.quiet)
         }
         Err(wires) => {
-            let front = TcpFront::with_groups(wires, door, inquiries, captures, traces, &options)
+            let front = TcpFront::with_groups(wires, door, reports, captures, traces, &options)
                 .map_err(Failure::cannot)?;
             let front = front.replaceable(successors, kind, name);
             announce()?;
@@ -430,7 +429,7 @@ pub(super) fn pin_to_first(cpus: &[usize]) -> Result<(), Failure> {
 }
 
 /// Serves until Ctrl-C or SIGTERM, or until another agent has taken over.
-pub(super) fn go_on<W: Wire, D: Paths>(
+pub(super) fn go_on<W: Wire, D: FrontDatapath>(
     mut front: TcpFront<W, D>,
     quiet: bool,
 ) -> Result<(), Failure> {

@@ -11,14 +11,14 @@ use wave_wires::Wire;
 
 use super::{DOOR_DESCRIPTORS_MAX, TcpFront};
 use crate::door::DoorError;
-use crate::paths::Paths;
+use crate::front_datapath::FrontDatapath;
 use crate::refusals::{Peer, Refusal};
 
-impl<W: Wire, D: Paths> TcpFront<W, D> {
+impl<W: Wire, D: FrontDatapath> TcpFront<W, D> {
     /// Descriptors that become readable when a process or an agent connects, or a reader sends or ends.
     pub(super) fn door_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let asked = self.captures.fds().chain(self.traces.fds());
-        let others = self.inquiries.fds().chain(self.successor_fds());
+        let others = self.reports.fds().chain(self.successor_fds());
         self.door.fds().chain(others).chain(asked).chain([self.streams.fd()])
     }
 
@@ -29,22 +29,22 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
     }
 
-    /// Lets processes in, answers inquiries, begins and ends captures and traces. Returns whether a process was let in.
+    /// Lets processes in, sends reports, begins and ends captures and traces. Returns whether a process was let in.
     pub(super) fn poll_doors(&mut self, now: Nanos) -> bool {
         self.doors_polled = now;
         let has_admitted = self.admit_process(now);
         self.captures.poll(now);
         self.traces.poll(now);
         let (stack, processes, streams) = (&self.stack, &self.processes, &self.streams);
-        let captured = self.captures.captured();
-        let counts = (self.turned_away, streams.counts);
+        let captured = self.captures.counters();
+        let counts = (self.admission, streams.counts);
         let refusals = &self.refusals;
         let start = self.start;
         let clock = || Nanos(start.elapsed().as_nanos() as u64);
-        self.inquiries.answer(now, clock, || {
+        self.reports.poll(now, clock, || {
             let pid_of = |process: u16| {
-                let seated = processes.get(usize::from(process))?.as_ref()?;
-                Some(seated.process.pid())
+                let admitted = processes.get(usize::from(process))?.as_ref()?;
+                Some(admitted.process.pid())
             };
             stack.data.suspend();
             let served_by = |flow| streams.served_by(flow);
@@ -62,11 +62,11 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         match self.door.poll(now) {
             Ok(None) => false,
             Ok(Some(process)) => {
-                self.seat(now, process);
+                self.admit(now, process);
                 true
             }
             Err(error) => {
-                self.turned_away.at_the_door += 1;
+                self.admission.refused_offers += 1;
                 self.record_door_error(now, &error);
                 false
             }

@@ -29,17 +29,17 @@ use wave_tcp::packet::syn_port;
 use wave_tcp::stages::recover::{Recovery, Sack};
 use wave_wires::{Frame, Limits, Wire};
 
+use crate::admitted::{Admitted, BeyondShare, Lent, PROCESSES_MAX, ProcessShares};
 use crate::captures::{CAPTURES_MAX, Captures};
 use crate::door::{Door, WAITING_MAX};
+use crate::front_datapath::{FRAMES_PER_TURN, FrontDatapath, POLLS_PER_TURN, STEPS_PER_POLL};
 use crate::groups::{GroupWires, Groups, Sender};
-use crate::inquiries::Inquiries;
-use crate::outlet::{Outlet, copy};
-use crate::paths::{FRAMES_PER_TURN, POLLS_PER_TURN, Paths, STEPS_PER_POLL};
 use crate::process::{Process, Received};
 use crate::refusals::{Refusal, Refusals, TAKES_NO_EVENTS};
-use crate::seats::{BeyondShare, Lent, PROCESSES_MAX, Seated, Seats};
+use crate::report_socket::ReportSocket;
 use crate::streams::Streams;
 use crate::traces::{TRACES_MAX, Traces};
+use crate::wire_port::{WirePort, copy};
 use reap::termination_flag;
 use replacement::Replaceable;
 
@@ -47,26 +47,26 @@ use replacement::Replaceable;
 const REQUESTS_PER_TURN: usize = 64;
 /// Outputs of one poll, in most cases.
 const OUTPUTS: usize = STEPS_PER_POLL * OUTPUTS_PER_STEP;
-/// Most descriptors of the door, of inquiries, captures and traces, and of agents that replace this one.
+/// Most descriptors of the door, of reports, captures and traces, and of agents that replace this one.
 const DOOR_DESCRIPTORS_MAX: usize = 1 + 1 + WAITING_MAX + 1 + 1 + CAPTURES_MAX + 1 + TRACES_MAX + 2;
 /// Most descriptors to wait on: these, two of each process, and the wire's.
 const DESCRIPTORS_MAX: usize = DOOR_DESCRIPTORS_MAX + 2 * PROCESSES_MAX + 1;
 /// Interval between polls of the doors' descriptors.
-const DOORS_EVERY: Nanos = Nanos::from_millis(1);
-/// Longest interval between looks at the doors, so that slow clients are dropped in time.
-const DOORS_AT_LEAST: Nanos = Nanos::from_millis(10);
+const DOORS_CHECK_INTERVAL: Nanos = Nanos::from_millis(1);
+/// Longest interval between polls of the doors, so that slow clients are dropped in time.
+const DOORS_POLL_INTERVAL_MAX: Nanos = Nanos::from_millis(10);
 /// Interval between checks for processes that have gone.
 const LIFE_CHECK: Nanos = Nanos::from_millis(50);
 
 /// Counters of refused processes and requests, for reports.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct TurnedAway {
+pub(crate) struct AdmissionCounters {
     /// Processes whose offers the door refused.
-    pub(crate) at_the_door: u64,
-    /// Processes without a seat: their program or user had its share, or no seat was free.
-    pub(crate) without_seat: u64,
+    pub(crate) refused_offers: u64,
+    /// Processes that were not admitted: their program or user had its share, or no number was free.
+    pub(crate) over_share: u64,
     /// Processes turned out because they wrote nonsense, or took no events.
-    pub(crate) turned_out: u64,
+    pub(crate) evicted: u64,
     /// Requests whose rings would have exceeded a share.
     pub(crate) rings: u64,
 }
@@ -91,26 +91,26 @@ pub struct TcpOptions {
 }
 
 /// A data path on the front's thread. `R` is its loss recovery.
-pub type OnePath<R = Sack> = FlexToe<Frame, Inline<Frame, R>>;
+pub type SingleDatapath<R = Sack> = FlexToe<Frame, Inline<Frame, R>>;
 
 /// A front that owns an address, over one data path or several.
-pub struct TcpFront<W, D = OnePath> {
+pub struct TcpFront<W, D = SingleDatapath> {
     stack: Stack<Frame, D>,
-    outlet: Outlet<W>,
+    wire_port: WirePort<W>,
     door: Door,
-    inquiries: Inquiries,
+    reports: ReportSocket,
     captures: Captures,
     traces: Traces,
     /// Processes by number. Boxed: few agents have many.
-    processes: Vec<Option<Box<Seated>>>,
+    processes: Vec<Option<Box<Admitted>>>,
     /// Numbers of processes that could not be taken over, while the stack still has connections of theirs.
     lost: Vec<u16>,
-    seats: Seats,
+    shares: ProcessShares,
     streams: Streams,
     /// Number of polls so far.
     turn: u64,
-    /// Processes that got no seat, or lost theirs.
-    turned_away: TurnedAway,
+    /// Counters of processes that were refused, or evicted.
+    admission: AdmissionCounters,
     outputs: VecDeque<StackOutput<Frame>>,
     next: Option<Nanos>,
     /// When a door was last found ready or not (`doors_checked`), when the doors were last polled, and when hang-ups were last detected.
@@ -143,10 +143,10 @@ pub struct TcpFront<W, D = OnePath> {
 }
 
 /// The agent's listening sockets.
-struct Places {
+struct ListeningSockets {
     streams: Streams,
     door: Door,
-    inquiries: Inquiries,
+    reports: ReportSocket,
     captures: Captures,
     traces: Traces,
 }
@@ -175,7 +175,7 @@ impl TcpOptions {
     }
 }
 
-impl<W: Wire, R: Recovery> TcpFront<W, OnePath<R>> {
+impl<W: Wire, R: Recovery> TcpFront<W, SingleDatapath<R>> {
     /// A front over this wire, for the processes that attach at this door.
     ///
     /// # Errors
@@ -183,17 +183,17 @@ impl<W: Wire, R: Recovery> TcpFront<W, OnePath<R>> {
     pub fn new(
         wire: W,
         door: Door,
-        inquiries: Inquiries,
+        reports: ReportSocket,
         captures: Captures,
         traces: Traces,
         options: &TcpOptions,
-    ) -> io::Result<TcpFront<W, OnePath<R>>> {
+    ) -> io::Result<TcpFront<W, SingleDatapath<R>>> {
         let (address, start) = (options.address(wire.limits()), Instant::now());
         let streams = Streams::new()?;
-        let places = Places { door, inquiries, captures, traces, streams };
-        let data = places.one_path(&wire, options.bounds);
+        let sockets = ListeningSockets { door, reports, captures, traces, streams };
+        let data = sockets.single_datapath(&wire, options.bounds);
         let ends = termination_flag()?;
-        Ok(TcpFront::assemble(wire, data, places, (address, options.bounds), start, ends)
+        Ok(TcpFront::assemble(wire, data, sockets, (address, options.bounds), start, ends)
             .with(options))
     }
 }
@@ -206,24 +206,24 @@ impl<W: Wire + Send + 'static> TcpFront<Sender<W>, Groups<W>> {
     pub fn with_groups(
         wires: GroupWires<W>,
         door: Door,
-        inquiries: Inquiries,
+        reports: ReportSocket,
         captures: Captures,
         traces: Traces,
         options: &TcpOptions,
     ) -> io::Result<TcpFront<Sender<W>, Groups<W>>> {
         let (address, start) = (options.address(wires.wires[0].limits()), Instant::now());
         let streams = Streams::new()?;
-        let places = Places { door, inquiries, captures, traces, streams };
-        let (sender, data) = places.groups(wires, options.bounds, start)?;
+        let sockets = ListeningSockets { door, reports, captures, traces, streams };
+        let (sender, data) = sockets.groups(wires, options.bounds, start)?;
         let ends = termination_flag()?;
-        Ok(TcpFront::assemble(sender, data, places, (address, options.bounds), start, ends)
+        Ok(TcpFront::assemble(sender, data, sockets, (address, options.bounds), start, ends)
             .with(options))
     }
 }
 
-impl Places {
+impl ListeningSockets {
     /// The data path for a front with one wire.
-    fn one_path<R: Recovery>(&self, wire: &impl Wire, bounds: Bounds) -> OnePath<R> {
+    fn single_datapath<R: Recovery>(&self, wire: &impl Wire, bounds: Bounds) -> SingleDatapath<R> {
         FlexToe::with_trace(settings(wire.limits(), bounds), self.traces.trace())
     }
 
@@ -240,7 +240,7 @@ impl Places {
     }
 }
 
-impl<W: Wire, D: Paths> TcpFront<W, D> {
+impl<W: Wire, D: FrontDatapath> TcpFront<W, D> {
     /// The front with the options that do not change once it runs.
     fn with(mut self, options: &TcpOptions) -> TcpFront<W, D> {
         self.stack.set_congestion(options.congestion);
@@ -252,12 +252,12 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
     fn assemble(
         wire: W,
         data: D,
-        places: Places,
+        sockets: ListeningSockets,
         (address, bounds): (Address, Bounds),
         start: Instant,
         ends: Arc<AtomicBool>,
     ) -> TcpFront<W, D> {
-        let Places { door, inquiries, captures, traces, streams } = places;
+        let ListeningSockets { door, reports, captures, traces, streams } = sockets;
         let [sequence, timestamp, port, table] = [(); 4].map(|()| random());
         let secrets = Secrets { sequence, timestamp, port, table };
         let (threads, payload_bytes_max) = (data.threads(), door.options().payload_bytes_max);
@@ -265,17 +265,17 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         stack.set_trace(traces.trace());
         TcpFront {
             stack,
-            outlet: Outlet::new(wire, captures.recorders(), OUTPUTS),
+            wire_port: WirePort::new(wire, captures.recorders(), OUTPUTS),
             door: door.for_threads(threads),
-            inquiries,
+            reports,
             captures,
             traces,
             processes: Vec::with_capacity(PROCESSES_MAX),
             lost: Vec::new(),
-            seats: Seats::new(threads, payload_bytes_max),
+            shares: ProcessShares::new(threads, payload_bytes_max),
             streams,
             turn: 0,
-            turned_away: TurnedAway::default(),
+            admission: AdmissionCounters::default(),
             outputs: VecDeque::with_capacity(OUTPUTS),
             next: None,
             doors_checked: Nanos(0),
@@ -298,32 +298,32 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         }
     }
 
-    fn seat(&mut self, now: Nanos, process: Process) {
+    fn admit(&mut self, now: Nanos, process: Process) {
         let is_free =
             |at: &usize| self.processes[*at].is_none() && !self.lost.contains(&(*at as u16));
         let free = (0..self.processes.len()).find(is_free);
         let at = free.unwrap_or(self.processes.len());
         if at == PROCESSES_MAX {
-            self.turned_away.without_seat += 1;
+            self.admission.over_share += 1;
             let (peer, why) = (process.peer(), "the agent serves as many processes as it can");
             process.refuse(why);
             return self.refusals.add(now, peer, Refusal::new("is turned away", why));
         }
-        if !self.seats.admit(at as u16, &process) {
-            self.turned_away.without_seat += 1;
+        if !self.shares.admit(at as u16, &process) {
+            self.admission.over_share += 1;
             let peer = process.peer();
             process.refuse("this program or user has used up its share of windows or descriptors");
             let why = "its program or user has its share of the agent's windows or descriptors";
             return self.refusals.add(now, peer, Refusal::new("is turned away", why));
         }
         self.stack.add_process(at as u16, process.owner());
-        let mut seated = Seated::new(at as u16, process);
-        self.stack.data.add_process(at as u16, seated.process.lend_to_threads());
-        seated.process.announce();
+        let mut admitted = Admitted::new(at as u16, process);
+        self.stack.data.add_process(at as u16, admitted.process.lend_to_threads());
+        admitted.process.announce();
         if at == self.processes.len() {
             self.processes.push(None);
         }
-        self.processes[at] = Some(Box::new(seated));
+        self.processes[at] = Some(Box::new(admitted));
     }
 
     /// Takes requests of all processes. Returns whether there were any.
@@ -332,17 +332,18 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         let (mut shares, mut lends) = (Vec::new(), Vec::new());
         let count = self.processes.len();
         self.first = (self.first + 1) % count.max(1);
-        let present = self.processes.iter().flatten().filter(|seated| !seated.is_gone).count();
+        let present = self.processes.iter().flatten().filter(|admitted| !admitted.is_gone).count();
         for at in (self.first..count).chain(0..self.first) {
             // Each process gets a part of the room, and each turn begins with another process.
             let room = self.stack.room_for_requests();
             let budget = REQUESTS_PER_TURN.min(room).min((room / present.max(1)).max(1));
-            let Some(seated) = self.processes[at].as_mut().filter(|seated| !seated.is_gone) else {
+            let Some(admitted) = self.processes[at].as_mut().filter(|admitted| !admitted.is_gone)
+            else {
                 continue;
             };
             let mut requests = ArrayVec::<(u16, Received), REQUESTS_PER_TURN>::new();
             let taken =
-                seated.process.poll(budget, |context, taken| requests.push((context, taken)));
+                admitted.process.poll(budget, |context, taken| requests.push((context, taken)));
             let mut is_honest = true;
             for (context, mut request) in requests {
                 let from = ContextId { process: at as u16, context };
@@ -363,49 +364,52 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                 }
                 let failed = match request {
                     Received::Request(Request::Report { failure }) => {
-                        self.refusals.add(now, seated.process.peer(), Refusal::reported(failure));
+                        self.refusals.add(now, admitted.process.peer(), Refusal::reported(failure));
                         continue;
                     }
-                    Received::Request(request) => match seated.reserve(&mut self.seats, &request) {
-                        Ok(()) => {
-                            if let Request::Unlisten { listener } = request {
-                                self.suspects.extend(self.stack.sharers(from.process, listener));
-                            }
-                            if let Request::Take { flow, .. } = request
-                                && self.stack.may_be_taken_over(flow, from.process)
-                                && self.streams.await_stop(flow, from, request)
-                            {
+                    Received::Request(request) => {
+                        match admitted.reserve(&mut self.shares, &request) {
+                            Ok(()) => {
+                                if let Request::Unlisten { listener } = request {
+                                    self.suspects
+                                        .extend(self.stack.sharers(from.process, listener));
+                                }
+                                if let Request::Take { flow, .. } = request
+                                    && self.stack.may_be_taken_over(flow, from.process)
+                                    && self.streams.await_stop(flow, from, request)
+                                {
+                                    continue;
+                                }
+                                let memory = Lent(admitted.process.payload_mut());
+                                self.stack.request(now, from, request, memory);
                                 continue;
                             }
-                            let memory = Lent(seated.process.payload_mut());
-                            self.stack.request(now, from, request, memory);
-                            continue;
-                        }
-                        Err(BeyondShare { socket }) => {
-                            self.turned_away.rings += 1;
-                            let may_go_on = matches!(request, Request::Take { flow, .. }
+                            Err(BeyondShare { socket }) => {
+                                self.admission.rings += 1;
+                                let may_go_on = matches!(request, Request::Take { flow, .. }
                                 if streams::may_be_demoted(&self.streams, &self.stack, flow));
-                            if !may_go_on {
-                                let refusal = Refusal::beyond_share(&request);
-                                self.refusals.add(now, seated.process.peer(), refusal);
+                                if !may_go_on {
+                                    let refusal = Refusal::beyond_share(&request);
+                                    self.refusals.add(now, admitted.process.peer(), refusal);
+                                }
+                                (socket, Reason::NoRoom)
                             }
-                            (socket, Reason::NoRoom)
                         }
-                    },
+                    }
                     Received::Invalid { socket } => {
-                        self.refusals.add(now, seated.process.peer(), Refusal::invalid());
+                        self.refusals.add(now, admitted.process.peer(), Refusal::invalid());
                         (socket, Reason::Invalid)
                     }
                 };
                 let (socket, reason) = failed;
                 is_honest &=
-                    seated.send(&mut self.seats, context, Event::Failed { socket, reason });
+                    admitted.send(&mut self.shares, context, Event::Failed { socket, reason });
             }
-            is_honest &= seated.flush(&mut self.seats);
+            is_honest &= admitted.flush(&mut self.shares);
             match taken {
                 Ok(0) if budget > 0 => {
-                    seated.drained = self.turn;
-                    if seated.has_hung_up && !shares.iter().any(|(process, _)| *process == at) {
+                    admitted.drained = self.turn;
+                    if admitted.has_hung_up && !shares.iter().any(|(process, _)| *process == at) {
                         self.hold_shared_connections(now, at);
                         self.reap(at);
                         continue;
@@ -436,7 +440,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
     /// Takes frames from the wire. Returns whether there were any.
     fn receive(&mut self) -> bool {
         let budget = FRAMES_PER_TURN.min(self.stack.room_for_packets());
-        self.outlet.receive(budget, |packet| {
+        self.wire_port.receive(budget, |packet| {
             self.syn_ports.extend(syn_port(&packet.frame));
             self.stack.receive(packet);
         })
@@ -448,7 +452,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                 Output::Send(segment) => {
                     let stack = &mut self.stack;
                     let mut done = |ticket| stack.complete(now, ticket);
-                    self.outlet.send(&self.processes, segment, &mut done);
+                    self.wire_port.send(&self.processes, segment, &mut done);
                 }
                 Output::Write(write) => {
                     copy(&self.processes, &write);
@@ -465,25 +469,25 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                         continue;
                     };
                     let at = usize::from(context.process);
-                    let Some(Some(seated)) = self.processes.get_mut(at) else { continue };
-                    if !seated.send(&mut self.seats, context.context, event) {
+                    let Some(Some(admitted)) = self.processes.get_mut(at) else { continue };
+                    if !admitted.send(&mut self.shares, context.context, event) {
                         self.evict(now, at, Refusal::new("is turned out", TAKES_NO_EVENTS));
                     }
                 }
                 Output::Control(Action::Refused(_, Call::TakeOver(flow), _))
                     if streams::may_be_demoted(&self.streams, &self.stack, flow) => {}
                 Output::Control(Action::Refused(context, call, reason)) => {
-                    let seated = self.processes.get(usize::from(context.process));
-                    if let Some(Some(seated)) = seated {
+                    let admitted = self.processes.get(usize::from(context.process));
+                    if let Some(Some(admitted)) = admitted {
                         let refusal = Refusal::of_stack(call, reason);
-                        self.refusals.add(now, seated.process.peer(), refusal);
+                        self.refusals.add(now, admitted.process.peer(), refusal);
                     }
                 }
                 Output::Control(Action::Released(process)) => {
                     self.processes[usize::from(process)] = None;
                     self.stack.data.remove_process(process);
                     self.lost.retain(|lost| *lost != process);
-                    self.seats.remove_process(process);
+                    self.shares.remove_process(process);
                 }
             }
         }
@@ -491,21 +495,21 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
 
     fn send_held(&mut self, now: Nanos) {
         let stack = &mut self.stack;
-        self.outlet.send_held(&self.processes, &mut |ticket| stack.complete(now, ticket));
+        self.wire_port.send_held(&self.processes, &mut |ticket| stack.complete(now, ticket));
     }
 
     fn present(&self) -> impl Iterator<Item = &Process> {
-        let here = self.processes.iter().flatten().filter(|seated| !seated.is_gone);
-        here.map(|seated| &seated.process)
+        let here = self.processes.iter().flatten().filter(|admitted| !admitted.is_gone);
+        here.map(|admitted| &admitted.process)
     }
 
     fn present_mut(&mut self) -> impl Iterator<Item = &mut Process> {
-        let here = self.processes.iter_mut().flatten().filter(|seated| !seated.is_gone);
-        here.map(|seated| &mut seated.process)
+        let here = self.processes.iter_mut().flatten().filter(|admitted| !admitted.is_gone);
+        here.map(|admitted| &mut admitted.process)
     }
 }
 
-impl<W: Wire, D: Paths> Front for TcpFront<W, D> {
+impl<W: Wire, D: FrontDatapath> Front for TcpFront<W, D> {
     fn poll(&mut self, now: Nanos, _notes: &mut Vec<Note>) -> Progress {
         let mut worked = false;
         if !self.has_begun {
@@ -515,12 +519,12 @@ impl<W: Wire, D: Paths> Front for TcpFront<W, D> {
             }
         }
         // This costs a system call, which not every turn under load can afford.
-        if now.since(self.doors_checked) >= DOORS_EVERY {
+        if now.since(self.doors_checked) >= DOORS_CHECK_INTERVAL {
             self.doors_checked = now;
             self.is_called |= self.has_door_event();
         }
         let is_called = std::mem::take(&mut self.is_called);
-        let polls_doors = is_called || now.since(self.doors_polled) >= DOORS_AT_LEAST;
+        let polls_doors = is_called || now.since(self.doors_polled) >= DOORS_POLL_INTERVAL_MAX;
         if polls_doors {
             worked = self.poll_doors(now);
             // Another process may wait behind this one.
@@ -537,7 +541,7 @@ impl<W: Wire, D: Paths> Front for TcpFront<W, D> {
         worked |= self.reap_suspects(now);
         worked |= self.serve_streams(now, is_called);
         self.send_held(now);
-        if !self.outlet.is_full() {
+        if !self.wire_port.is_full() {
             worked |= self.receive();
             // No connection is made for a program that has ended just now.
             worked |= self.reap_suspects(now);
@@ -550,10 +554,10 @@ impl<W: Wire, D: Paths> Front for TcpFront<W, D> {
                 self.perform(now);
             }
         }
-        if self.outlet.is_behind() {
+        if self.wire_port.is_behind() {
             let soon = now + ROOM_EVERY;
             // While too many segments wait, the stack waits as well.
-            let next = self.next.filter(|_| !self.outlet.is_full());
+            let next = self.next.filter(|_| !self.wire_port.is_full());
             self.next = Some(next.map_or(soon, |next| next.min(soon)));
         }
         if let Some(look) = self.streams.next_poll() {
@@ -562,8 +566,8 @@ impl<W: Wire, D: Paths> Front for TcpFront<W, D> {
         if !self.traces.is_empty() {
             self.traces.deliver();
         }
-        if self.inquiries.is_answering() || self.captures.is_behind() || self.traces.is_behind() {
-            let soon = now + DOORS_EVERY;
+        if self.reports.is_behind() || self.captures.is_behind() || self.traces.is_behind() {
+            let soon = now + DOORS_CHECK_INTERVAL;
             self.next = Some(self.next.map_or(soon, |next| next.min(soon)));
         }
         for process in self.present_mut() {

@@ -11,7 +11,7 @@ use wave_tcp::context::QUEUE_ENTRIES;
 use wave_wires::Wire;
 
 use super::{REQUESTS_PER_TURN, TcpFront};
-use crate::paths::{Paths, STEPS_PER_POLL};
+use crate::front_datapath::{FrontDatapath, STEPS_PER_POLL};
 use crate::refusals::Refusal;
 
 /// Time for the wire to make room, when the front ends.
@@ -19,29 +19,29 @@ const ROOM: Duration = Duration::from_micros(100);
 /// Most polls in which the stack resets its connections when the front ends: some per 64 connections.
 const ENDING_POLLS_MAX: usize = 1024;
 
-impl<W: Wire, D: Paths> TcpFront<W, D> {
+impl<W: Wire, D: FrontDatapath> TcpFront<W, D> {
     pub(super) fn evict(&mut self, now: Nanos, at: usize, refusal: Refusal) {
-        if let Some(seated) = self.processes[at].as_ref().filter(|seated| !seated.is_gone) {
-            self.turned_away.turned_out += 1;
-            self.refusals.add(now, seated.process.peer(), refusal);
+        if let Some(admitted) = self.processes[at].as_ref().filter(|admitted| !admitted.is_gone) {
+            self.admission.evicted += 1;
+            self.refusals.add(now, admitted.process.peer(), refusal);
             self.reap(at);
         }
     }
 
     /// Handles a process that has gone, or must go.
     pub(super) fn reap(&mut self, at: usize) {
-        if let Some(seated) = self.processes[at].as_mut().filter(|seated| !seated.is_gone) {
-            let reads = seated.process.last_reads();
-            seated.mark_gone(&mut self.seats);
-            self.streams.forget_takers(at as u16);
+        if let Some(admitted) = self.processes[at].as_mut().filter(|admitted| !admitted.is_gone) {
+            let reads = admitted.process.last_reads();
+            admitted.mark_gone(&mut self.shares);
+            self.streams.forget_takeovers(at as u16);
             self.stack.remove_process_after(at as u16, reads);
         }
     }
 
     pub(super) fn detect_hang_ups(&mut self, now: Nanos) {
         self.hang_ups_checked = now;
-        for seated in self.processes.iter_mut().flatten() {
-            seated.has_hung_up |= !seated.is_gone && seated.process.has_hung_up();
+        for admitted in self.processes.iter_mut().flatten() {
+            admitted.has_hung_up |= !admitted.is_gone && admitted.process.has_hung_up();
         }
         let stack = &self.stack;
         self.streams.sweep(|flow| stack.owner(flow).is_none());
@@ -58,8 +58,8 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         self.suspects.sort_unstable();
         self.suspects.dedup();
         for at in &self.suspects {
-            if let Some(Some(seated)) = self.processes.get_mut(usize::from(*at)) {
-                seated.has_hung_up |= !seated.is_gone && seated.process.has_hung_up();
+            if let Some(Some(admitted)) = self.processes.get_mut(usize::from(*at)) {
+                admitted.has_hung_up |= !admitted.is_gone && admitted.process.has_hung_up();
             }
         }
         // Requests may bring others into doubt.
@@ -67,8 +67,8 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         let mut worked = false;
         for _ in 0..=QUEUE_ENTRIES as usize / REQUESTS_PER_TURN {
             let is_going = |at: &u16| {
-                let seated = self.processes.get(usize::from(*at)).and_then(Option::as_ref);
-                seated.is_some_and(|seated| seated.has_hung_up && !seated.is_gone)
+                let admitted = self.processes.get(usize::from(*at)).and_then(Option::as_ref);
+                admitted.is_some_and(|admitted| admitted.has_hung_up && !admitted.is_gone)
             };
             if !self.suspects[..count].iter().any(is_going) || !self.take_requests(now) {
                 break;
@@ -88,7 +88,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             self.stack.poll(now, STEPS_PER_POLL, &mut self.outputs);
             let is_quiet = self.outputs.is_empty();
             self.perform(now);
-            if is_quiet && !self.outlet.is_behind() && self.stack.is_at_rest(now) {
+            if is_quiet && !self.wire_port.is_behind() && self.stack.is_at_rest(now) {
                 break;
             }
             if is_quiet {

@@ -12,18 +12,18 @@ use wave_process::say;
 use wave_tcp::steering::Steering;
 use wave_wires::Wire;
 
-use super::{OnePath, Places, TcpFront, termination_flag};
+use super::{ListeningSockets, SingleDatapath, TcpFront, termination_flag};
+use crate::admitted::Admitted;
 use crate::captures::Captures;
 use crate::door::{Door, DoorOptions};
+use crate::front_datapath::{FrontDatapath, STEPS_PER_POLL};
 use crate::groups::{GroupWires, Groups, Sender};
 use crate::handover::{
     AgentInfo, HandoverError, Kept, Predecessor, Sockets, Successors, WireKind, from_machine_time,
     send, send_commit, send_info, send_stay, to_machine_time,
 };
-use crate::inquiries::Inquiries;
-use crate::paths::{Paths, STEPS_PER_POLL};
 use crate::process::Process;
-use crate::seats::Seated;
+use crate::report_socket::ReportSocket;
 use crate::streams::Streams;
 use crate::traces::Traces;
 
@@ -38,7 +38,7 @@ pub(super) struct Replaceable {
     name: String,
 }
 
-impl<W: Wire> TcpFront<W, OnePath> {
+impl<W: Wire> TcpFront<W, SingleDatapath> {
     /// Takes over from a running agent, which leaves. `wire` was opened from its wire's descriptor. The returned front must run
     /// at once: no other agent serves the connections.
     ///
@@ -48,9 +48,9 @@ impl<W: Wire> TcpFront<W, OnePath> {
         wire: W,
         from: Predecessor,
         seat: Seat,
-    ) -> Result<TcpFront<W, OnePath>, HandoverError> {
-        TcpFront::replace(from, seat, |info, places, _| {
-            let data = places.one_path(&wire, info.bounds);
+    ) -> Result<TcpFront<W, SingleDatapath>, HandoverError> {
+        TcpFront::replace(from, seat, |info, listening, _| {
+            let data = listening.single_datapath(&wire, info.bounds);
             Ok((wire, data))
         })
     }
@@ -67,13 +67,13 @@ impl<W: Wire + Send + 'static> TcpFront<Sender<W>, Groups<W>> {
         from: Predecessor,
         seat: Seat,
     ) -> Result<TcpFront<Sender<W>, Groups<W>>, HandoverError> {
-        TcpFront::replace(from, seat, |info, places, start| {
-            places.groups(wires, info.bounds, start)
+        TcpFront::replace(from, seat, |info, listening, start| {
+            listening.groups(wires, info.bounds, start)
         })
     }
 }
 
-impl<W: Wire, D: Paths> TcpFront<W, D> {
+impl<W: Wire, D: FrontDatapath> TcpFront<W, D> {
     /// Lets agents that connect to `successors` replace this one. They continue with the descriptor of the wire, whose name in
     /// Linux is `name`.
     pub fn replaceable(self, successors: Successors, wire: WireKind, name: &str) -> Self {
@@ -85,7 +85,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
     fn replace(
         from: Predecessor,
         seat: Seat,
-        make: impl FnOnce(&AgentInfo, &Places, Instant) -> io::Result<(W, D)>,
+        make: impl FnOnce(&AgentInfo, &ListeningSockets, Instant) -> io::Result<(W, D)>,
     ) -> Result<TcpFront<W, D>, HandoverError> {
         let info = &from.info;
         let sockets = from.sockets.try_clone()?;
@@ -99,17 +99,18 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         // Sockets remove their files on drop. The files belong to the other agent until it leaves, so no error path may drop
         // them.
         let successors = ManuallyDrop::new(Successors::adopt(sockets.successors, &info.door)?);
-        let places = ManuallyDrop::new(Places {
+        let listening = ManuallyDrop::new(ListeningSockets {
             streams: Streams::to_restore()?,
             door: Door::adopt(sockets.door, &info.door, options)?,
-            inquiries: Inquiries::adopt(sockets.inquiries, &info.door),
+            reports: ReportSocket::adopt(sockets.reports, &info.door),
             captures: Captures::adopt(sockets.captures, &info.door, &info.name),
             traces: Traces::adopt(sockets.traces, &info.door),
         });
         // Everything slow is done while the other agent still serves.
-        let (wire, data) = make(info, &places, start)?;
-        let (places, address) = (ManuallyDrop::into_inner(places), (info.address, info.bounds));
-        let front = TcpFront::assemble(wire, data, places, address, start, ends);
+        let (wire, data) = make(info, &listening, start)?;
+        let (listening, address) =
+            (ManuallyDrop::into_inner(listening), (info.address, info.bounds));
+        let front = TcpFront::assemble(wire, data, listening, address, start, ends);
         let successors = ManuallyDrop::into_inner(successors);
         let mut front = ManuallyDrop::new(front.replaceable(successors, info.wire, &info.name));
         front.seat = seat;
@@ -145,14 +146,14 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         let ready = replaceable.successors.poll(now, |listener, connection| {
             let (steering, wires) = match self.stack.data.spread() {
                 Some((steering, wires)) => (Some(steering), wires),
-                None => (None, self.outlet.wire.as_fd().into_iter().collect()),
+                None => (None, self.wire_port.wire.as_fd().into_iter().collect()),
             };
             if wires.is_empty() {
                 return Ok(());
             }
             let sockets = Sockets {
                 door: self.door.listener(),
-                inquiries: self.inquiries.listener(),
+                reports: self.reports.listener(),
                 captures: self.captures.listener(),
                 traces: self.traces.listener(),
                 successors: listener,
@@ -195,7 +196,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
 
     /// Hands everything over. After an error the connections are still this agent's, but may be frozen.
     fn hand_over(&mut self, to: &Connection) -> Result<(), HandoverError> {
-        self.release_takers(self.now());
+        self.release_takeovers(self.now());
         self.stack.data.pause();
         self.drain(|front, now| front.stack.is_at_rest(now))?;
         self.stack.freeze();
@@ -213,12 +214,12 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             let now = self.now();
             self.send_held(now);
             let stack = &mut self.stack;
-            self.outlet.discard_held(&mut |ticket| stack.complete(now, ticket));
+            self.wire_port.discard_held(&mut |ticket| stack.complete(now, ticket));
             self.stack.data.discard_held(now);
             self.stack.poll(now, STEPS_PER_POLL, &mut self.outputs);
             let is_quiet = self.outputs.is_empty();
             self.perform(now);
-            if is_quiet && !self.outlet.is_behind() && is_so(self, now) {
+            if is_quiet && !self.wire_port.is_behind() && is_so(self, now) {
                 return Ok(());
             }
         }
@@ -228,9 +229,9 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
     fn export_state(&self) -> (Kept, Vec<BorrowedFd<'_>>) {
         let mut fds = Vec::new();
         let mut processes = Vec::with_capacity(self.processes.len());
-        for seated in &self.processes {
-            processes.push(seated.as_ref().map(|seated| {
-                let (kept, of_process) = seated.hand_over();
+        for admitted in &self.processes {
+            processes.push(admitted.as_ref().map(|admitted| {
+                let (kept, of_process) = admitted.hand_over();
                 fds.extend(of_process);
                 kept
             }));
@@ -240,43 +241,43 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         let waiting = fds.len() - before;
         let (streams, of_streams) = self.streams.hand_over();
         fds.extend(of_streams);
-        let (stack, turned_away) = (self.stack.state(), self.turned_away);
-        (Kept { stack, processes, waiting, streams, turned_away }, fds)
+        let (stack, admission) = (self.stack.state(), self.admission);
+        (Kept { stack, processes, waiting, streams, admission }, fds)
     }
 
     /// Restores another agent's state, without any effect that processes or peers can see.
     fn restore(&mut self, kept: Kept, fds: Vec<OwnedFd>) -> Result<(), HandoverError> {
         let now = self.now();
-        let Kept { stack, processes, waiting, streams, turned_away } = kept;
-        self.turned_away = turned_away;
+        let Kept { stack, processes, waiting, streams, admission } = kept;
+        self.admission = admission;
         let (mut fds, threads) = (fds.into_iter(), self.stack.data.threads());
         for (at, kept) in (0..).zip(processes) {
             let restored = kept.map(|kept| {
                 let own = fds.by_ref().take(kept.process.descriptors()).collect();
-                Seated::restore(at, kept, own, threads)
+                Admitted::restore(at, kept, own, threads)
             });
-            let seated = match restored.transpose() {
-                Ok(seated) => seated,
+            let admitted = match restored.transpose() {
+                Ok(admitted) => admitted,
                 Err(error) => {
                     say!("wave tcp: the connections of one process cannot be taken over: {error}");
                     self.lost.push(at);
                     None
                 }
             };
-            let mut seated = seated;
-            if let Some(seated) = &mut seated {
-                self.seats.take_over(seated);
-                self.stack.data.add_process(at, seated.process.lend_to_threads());
+            let mut admitted = admitted;
+            if let Some(admitted) = &mut admitted {
+                self.shares.take_over(admitted);
+                self.stack.data.add_process(at, admitted.process.lend_to_threads());
             }
-            self.processes.push(seated.map(Box::new));
+            self.processes.push(admitted.map(Box::new));
         }
         for fd in fds.by_ref().take(waiting) {
             self.door.adopt_waiting(now, fd)?;
         }
         self.streams.restore(streams, fds.collect())?;
         stack.visit_memory(&mut |process, ring, bytes| {
-            if let Some(Some(seated)) = self.processes.get_mut(usize::from(process)) {
-                seated.process.payload_mut().assume_backed(ring.offset, bytes);
+            if let Some(Some(admitted)) = self.processes.get_mut(usize::from(process)) {
+                admitted.process.payload_mut().assume_backed(ring.offset, bytes);
             }
         });
         let misfit =

@@ -9,9 +9,9 @@ use wave_agent::{OwnBell, Seat, ThreadFront};
 use wave_wires::Wire;
 
 use super::{DESCRIPTORS_MAX, TcpFront};
-use crate::paths::Paths;
+use crate::front_datapath::FrontDatapath;
 
-impl<W: Wire, D: Paths> ThreadFront for TcpFront<W, D> {
+impl<W: Wire, D: FrontDatapath> ThreadFront for TcpFront<W, D> {
     fn start(&self) -> Instant {
         self.start
     }
@@ -28,7 +28,7 @@ impl<W: Wire, D: Paths> ThreadFront for TcpFront<W, D> {
     }
 
     fn failure(&self) -> Option<String> {
-        let of_wire = || self.outlet.failure().map(str::to_owned);
+        let of_wire = || self.wire_port.failure().map(str::to_owned);
         self.failure.clone().or_else(of_wire).or_else(|| self.stack.data.failure())
     }
 
@@ -44,7 +44,7 @@ impl<W: Wire, D: Paths> ThreadFront for TcpFront<W, D> {
         // On the stack, so that a sleep allocates nothing.
         let mut polled = ArrayVec::<PollFd<'_>, DESCRIPTORS_MAX>::new();
         let input = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-        polled.extend(self.outlet.wire.as_fd().map(input));
+        polled.extend(self.wire_port.wire.as_fd().map(input));
         let first = polled.len();
         polled.extend(self.door_fds().map(input));
         let doors = first..polled.len();

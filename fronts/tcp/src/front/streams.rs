@@ -8,13 +8,13 @@ use wave_tcp::datapath::FlowId;
 use wave_wires::{Frame, Wire};
 
 use super::TcpFront;
-use crate::outlet::Lenders;
-use crate::paths::Paths;
+use crate::admitted::Lent;
+use crate::front_datapath::FrontDatapath;
 use crate::refusals::{Refusal, TAKES_NO_EVENTS};
-use crate::seats::Lent;
 use crate::streams::{Need, Owner, Streams, Turn};
+use crate::wire_port::ProcessPayloads;
 
-impl<W: Wire, D: Paths> TcpFront<W, D> {
+impl<W: Wire, D: FrontDatapath> TcpFront<W, D> {
     /// Copies a connection's rings from one process to another. The stack has checked that both have the memory.
     pub(super) fn copy_rings(&mut self, now: Nanos, copy: &RingCopy) {
         let payload = |process: u16| self.processes.payload(process);
@@ -36,8 +36,8 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
 
     /// Takes a process's message about connections of which others may have descriptors, and answers.
     pub(super) fn take_shared(&mut self, at: usize, context: u16) -> bool {
-        let Some(seated) = self.processes[at].as_mut() else { return true };
-        if let Some((text, fds)) = seated.process.receive_shared() {
+        let Some(admitted) = self.processes[at].as_mut() else { return true };
+        if let Some((text, fds)) = admitted.process.receive_shared() {
             let words = text.chunks_exact(8).map(|word| word.try_into().expect("eight bytes"));
             for (word, placeholder) in words.zip(fds) {
                 let flow = FlowId::from_word(u64::from_le_bytes(word));
@@ -49,7 +49,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             }
         }
         let port = self.streams.port();
-        seated.send(&mut self.seats, context, Event::Door { port })
+        admitted.send(&mut self.shares, context, Event::Door { port })
     }
 
     /// Serves processes that want to use others' connections, and moves bytes of streams. Returns whether there was anything to do.
@@ -76,9 +76,9 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         let processes = &self.processes;
         let owner =
             |process: u16| match processes.get(usize::from(process)).and_then(Option::as_ref) {
-                Some(seated) if seated.is_gone => Owner::Gone,
-                Some(seated) if seated.process.is_inside() => Owner::Inside,
-                Some(seated) => Owner::Outside(seated.drained),
+                Some(admitted) if admitted.is_gone => Owner::Gone,
+                Some(admitted) if admitted.process.is_inside() => Owner::Inside,
+                Some(admitted) => Owner::Outside(admitted.drained),
                 None => Owner::Gone,
             };
         let is_changing_owner = |flow| self.stack.is_changing_owner(flow);
@@ -87,8 +87,8 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         for need in needs {
             match need {
                 Need::Stop(process) => {
-                    if let Some(Some(seated)) = self.processes.get_mut(usize::from(process)) {
-                        seated.process.stop();
+                    if let Some(Some(admitted)) = self.processes.get_mut(usize::from(process)) {
+                        admitted.process.stop();
                     }
                 }
                 Need::Hold { id, flow, owner, socket } => {
@@ -112,26 +112,26 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
 
     /// Tells people that a process is slower, once for each cause.
     fn log_demotion(&mut self, now: Nanos, process: u16, cause: Cause) {
-        let seated = self.processes.get_mut(usize::from(process)).and_then(Option::as_mut);
-        let Some(seated) = seated.filter(|_| !self.is_quiet) else { return };
-        if seated.is_first_demotion(cause) {
+        let admitted = self.processes.get_mut(usize::from(process)).and_then(Option::as_mut);
+        let Some(admitted) = admitted.filter(|_| !self.is_quiet) else { return };
+        if admitted.is_first_demotion(cause) {
             // Another process may have the number of one that has gone.
-            let name = (!seated.is_gone).then(|| seated.process.program()).flatten();
-            self.refusals.log_demotion(now, seated.process.peer(), name.as_deref(), cause);
+            let name = (!admitted.is_gone).then(|| admitted.process.program()).flatten();
+            self.refusals.log_demotion(now, admitted.process.peer(), name.as_deref(), cause);
         }
     }
 
     fn take(&mut self, now: Nanos, from: ContextId, request: Request) {
-        if let Some(Some(seated)) = self.processes.get_mut(usize::from(from.process)) {
-            let memory = Lent(seated.process.payload_mut());
+        if let Some(Some(admitted)) = self.processes.get_mut(usize::from(from.process)) {
+            let memory = Lent(admitted.process.payload_mut());
             self.stack.request(now, from, request, memory);
         }
     }
 
     /// Hands the requests that wait for a process to the stack: another agent takes over.
-    pub(super) fn release_takers(&mut self, now: Nanos) {
-        let takers: Vec<(ContextId, Request)> = self.streams.drain_takers().collect();
-        takers.into_iter().for_each(|(from, request)| self.take(now, from, request));
+    pub(super) fn release_takeovers(&mut self, now: Nanos) {
+        let takeovers: Vec<(ContextId, Request)> = self.streams.drain_takeovers().collect();
+        takeovers.into_iter().for_each(|(from, request)| self.take(now, from, request));
     }
 
     /// Holds a connection. Returns false if it is over.
@@ -144,8 +144,8 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
     /// Tells a process that was asked to stop that it may go on.
     pub(super) fn notify_demoted(&mut self, now: Nanos, owner: ContextId, socket: u32) {
         let at = usize::from(owner.process);
-        if let Some(Some(seated)) = self.processes.get_mut(at)
-            && !seated.send(&mut self.seats, owner.context, Event::Demoted { socket })
+        if let Some(Some(admitted)) = self.processes.get_mut(at)
+            && !admitted.send(&mut self.shares, owner.context, Event::Demoted { socket })
         {
             self.evict(now, at, Refusal::new("is turned out", TAKES_NO_EVENTS));
         }
@@ -158,11 +158,11 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
         }
         let Some(relay) = self.streams.relay(id) else { return };
         let context = relay.held.context;
-        let Some(Some(seated)) = self.processes.get_mut(usize::from(context.process)) else {
+        let Some(Some(admitted)) = self.processes.get_mut(usize::from(context.process)) else {
             return;
         };
-        relay.fill(seated.process.payload_mut());
-        let turn = relay.turn(seated.process.payload());
+        relay.fill(admitted.process.payload_mut());
+        let turn = relay.turn(admitted.process.payload());
         let (flow, update) = (relay.held.flow, relay.update());
         let end = match turn {
             Turn::Open => None,
@@ -170,7 +170,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
             Turn::Reset => Some(Request::Abort { flow }),
         };
         for request in update.map(Request::Update).into_iter().chain(end) {
-            let memory = Lent(seated.process.payload_mut());
+            let memory = Lent(admitted.process.payload_mut());
             self.stack.request(now, context, request, memory);
         }
         if turn == Turn::Open {
@@ -192,8 +192,8 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                 // What has arrived is passed on, as far as there is room.
                 if let Some(relay) = self.streams.relay(id) {
                     let at = usize::from(relay.held.context.process);
-                    if let Some(Some(seated)) = self.processes.get_mut(at) {
-                        let _ = relay.turn(seated.process.payload());
+                    if let Some(Some(admitted)) = self.processes.get_mut(at) {
+                        let _ = relay.turn(admitted.process.payload());
                     }
                 }
                 self.streams.forget(id);
@@ -206,7 +206,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
     /// Called before a process that has gone is forgotten: others may have descriptors of its connections.
     pub(super) fn hold_shared_connections(&mut self, now: Nanos, at: usize) {
         let is_inside =
-            self.processes[at].as_ref().is_some_and(|seated| seated.process.is_inside());
+            self.processes[at].as_ref().is_some_and(|admitted| admitted.process.is_inside());
         for (id, flow) in self.streams.left_by(at as u16) {
             if !is_inside && self.hold(id, flow) {
                 continue;
@@ -215,8 +215,8 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
                 // Nobody knows how far it has read.
                 self.streams.counts.torn += 1;
                 let context = ContextId { process: at as u16, context: 0 };
-                if let Some(seated) = &mut self.processes[at] {
-                    let memory = Lent(seated.process.payload_mut());
+                if let Some(admitted) = &mut self.processes[at] {
+                    let memory = Lent(admitted.process.payload_mut());
                     self.stack.request(now, context, Request::Abort { flow }, memory);
                 }
             }
@@ -227,7 +227,7 @@ impl<W: Wire, D: Paths> TcpFront<W, D> {
 
 /// Whether a connection that a process cannot take over may still become a stream of the kernel's: then nobody is refused anything. If that
 /// fails as well, the process reports it.
-pub(super) fn may_be_demoted<D: Paths>(
+pub(super) fn may_be_demoted<D: FrontDatapath>(
     streams: &Streams,
     stack: &Stack<Frame, D>,
     flow: FlowId,

@@ -17,8 +17,8 @@ use wave_tcp::flextoe::FlexToe;
 use wave_wires::{Frame, Wire};
 
 use super::bell::Bell;
-use crate::outlet::{Lenders, Outlet, copy};
-use crate::paths::{FRAMES_PER_TURN, POLLS_PER_TURN, STEPS_PER_POLL};
+use crate::front_datapath::{FRAMES_PER_TURN, POLLS_PER_TURN, STEPS_PER_POLL};
+use crate::wire_port::{ProcessPayloads, WirePort, copy};
 
 /// Most flows whose statistics are read after one poll of the data path, and by the control plane in one poll.
 pub(super) const STATISTICS_PER_POLL: usize = 64;
@@ -56,7 +56,7 @@ impl Weigh for Report {}
 
 pub(super) struct Engine<W> {
     pub(super) data: FlexToe<Frame>,
-    pub(super) outlet: Outlet<W>,
+    pub(super) wire_port: WirePort<W>,
     pub(super) memory: Memory,
     pub(super) orders: In<Order>,
     pub(super) reports: Out<Report, Bell>,
@@ -86,7 +86,7 @@ impl Memory {
     }
 }
 
-impl Lenders for Memory {
+impl ProcessPayloads for Memory {
     fn payload(&self, process: u16) -> Option<&LentPayload> {
         self.0.get(usize::from(process))?.as_ref()
     }
@@ -95,13 +95,13 @@ impl Lenders for Memory {
 impl<W: Wire> Engine<W> {
     pub(super) fn new(
         data: FlexToe<Frame>,
-        outlet: Outlet<W>,
+        wire_port: WirePort<W>,
         (orders, reports): (In<Order>, Out<Report, Bell>),
         control_packets: Arc<AtomicU32>,
     ) -> Engine<W> {
         Engine {
             data,
-            outlet,
+            wire_port,
             memory: Memory::default(),
             orders,
             reports,
@@ -123,7 +123,7 @@ impl<W: Wire> Engine<W> {
 
     /// Whether the group may take frames from its wire.
     pub(super) fn may_receive(&self) -> bool {
-        !self.outlet.is_full() && !self.reports.is_behind()
+        !self.wire_port.is_full() && !self.reports.is_behind()
     }
 
     /// Carries out the control plane's orders, at most `most`. Returns whether there were any.
@@ -175,13 +175,13 @@ impl<W: Wire> Engine<W> {
     /// Sends segments that have waited for the wire.
     fn send_held(&mut self, now: Nanos) {
         let data = &mut self.data;
-        self.outlet.send_held(&self.memory, &mut |ticket| data.complete(now, ticket));
+        self.wire_port.send_held(&self.memory, &mut |ticket| data.complete(now, ticket));
     }
 
     /// Loses segments that wait for the wire.
     pub(super) fn discard_held(&mut self, now: Nanos) {
         let data = &mut self.data;
-        self.outlet.discard_held(&mut |ticket| data.complete(now, ticket));
+        self.wire_port.discard_held(&mut |ticket| data.complete(now, ticket));
     }
 
     fn perform(&mut self, now: Nanos, output: Output<Frame>) {
@@ -189,7 +189,7 @@ impl<W: Wire> Engine<W> {
             Output::Send(segment) => {
                 let data = &mut self.data;
                 let mut done = |ticket| data.complete(now, ticket);
-                self.outlet.send(&self.memory, segment, &mut done);
+                self.wire_port.send(&self.memory, segment, &mut done);
             }
             Output::Write(write) => {
                 copy(&self.memory, &write);
@@ -214,11 +214,11 @@ impl<W: Wire> Engine<W> {
     pub(super) fn turn(&mut self, now: Nanos, receives: bool, is_wanted: &AtomicBool) -> bool {
         let mut worked = self.take_orders(now, PIECES_PER_STEP);
         self.send_held(now);
-        let is_stuck = self.outlet.is_full() || self.reports.is_behind();
+        let is_stuck = self.wire_port.is_full() || self.reports.is_behind();
         if !is_stuck {
             if receives {
-                let (outlet, packets) = (&mut self.outlet, &mut self.packets);
-                worked |= outlet.receive(FRAMES_PER_TURN, |packet| packets.push_back(packet));
+                let (wire_port, packets) = (&mut self.wire_port, &mut self.packets);
+                worked |= wire_port.receive(FRAMES_PER_TURN, |packet| packets.push_back(packet));
             }
             for _ in 0..POLLS_PER_TURN {
                 let Engine { data, packets, requests, outputs, .. } = self;
@@ -249,7 +249,7 @@ impl<W: Wire> Engine<W> {
         if is_stuck {
             return Some(if receives { now + ROOM_EVERY } else { now });
         }
-        let is_behind = self.outlet.is_behind() || self.reports.is_behind();
+        let is_behind = self.wire_port.is_behind() || self.reports.is_behind();
         let has_work =
             !(self.packets.is_empty() && self.requests.is_empty() && self.orders.is_empty());
         // Where no frames are taken, the control plane waits for the end of all work.

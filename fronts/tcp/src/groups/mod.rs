@@ -13,7 +13,7 @@
 
 mod bell;
 mod engine;
-mod paths;
+mod front_datapath;
 mod thread;
 mod wires;
 
@@ -40,8 +40,8 @@ use wave_tcp::trace::Trace;
 use wave_wires::{Frame, Wire};
 
 use crate::captures::Recorders;
-use crate::outlet::Outlet;
-use crate::paths::STEPS_PER_POLL;
+use crate::front_datapath::STEPS_PER_POLL;
+use crate::wire_port::WirePort;
 pub use wires::{GroupWires, Sender, steering_over};
 
 use bell::Bell;
@@ -136,13 +136,14 @@ impl<W: Wire + Send + 'static> Groups<W> {
             let data = FlexToe::with_trace(Settings { flows, ..settings }, trace);
             let own = wire.as_fd().map(|fd| fd.try_clone_to_owned()).transpose()?.map(Arc::new);
             let outputs = STEPS_PER_POLL * OUTPUTS_PER_STEP;
-            let outlet = Outlet::new(wire, recorders.clone(), outputs);
+            let wire_port = WirePort::new(wire, recorders.clone(), outputs);
             let own_bell = Arc::new(Bell::new()?);
             let (orders, taken) = lane(Arc::clone(&own_bell));
             let (reports, got) = lane(Arc::clone(&bell));
             let control_packets = Arc::new(AtomicU32::new(0));
             let lanes = (taken, reports);
-            let engine = Mutex::new(Engine::new(data, outlet, lanes, Arc::clone(&control_packets)));
+            let engine =
+                Mutex::new(Engine::new(data, wire_port, lanes, Arc::clone(&control_packets)));
             let shared = Arc::new(Shared {
                 engine,
                 bell: own_bell,
@@ -222,9 +223,9 @@ impl<W: Wire> Groups<W> {
     fn drive(&mut self, now: Nanos) {
         for group in &mut self.groups {
             group.orders.flush();
-            let mut engine = group.shared.take();
+            let mut engine = group.shared.lock_engine();
             engine.turn(now, self.receives, &group.shared.is_wanted);
-            group.shared.note(&engine);
+            group.shared.publish(&engine);
         }
     }
 
@@ -236,7 +237,7 @@ impl<W: Wire> Groups<W> {
             self.freezing.iter().filter(|(_, at)| at.is_none()).map(|(flow, _)| *flow).collect();
         asked.sort_unstable_by_key(group_of);
         for flows in asked.chunk_by(|one, other| group_of(one) == group_of(other)) {
-            let engine = self.groups[group_of(&flows[0])].shared.take();
+            let engine = self.groups[group_of(&flows[0])].shared.lock_engine();
             for flow in flows.iter().filter(|flow| engine.data.frozen(steering.inner(**flow).1)) {
                 self.freezing.insert(*flow, Some(engine.sent));
             }
@@ -311,7 +312,7 @@ impl<W: Wire> Groups<W> {
         let is_freezing = self.freezing.values().any(Option::is_none);
         // Orders that were sent since a group's last turn are work as well.
         let of_group = |group: &Group<W>| {
-            let engine = group.shared.take();
+            let engine = group.shared.lock_engine();
             if engine.orders.is_empty() { engine.next } else { Some(now) }
         };
         let of_groups = (!self.runs).then(|| self.groups.iter().filter_map(of_group).min());
@@ -337,7 +338,7 @@ impl<W: Wire> Groups<W> {
     /// A group, once it has carried out all orders.
     fn settled(group: &mut Group<W>, now: Nanos) -> MutexGuard<'_, Engine<W>> {
         group.orders.flush();
-        let mut engine = group.shared.take();
+        let mut engine = group.shared.lock_engine();
         engine.take_orders(now, usize::MAX);
         while group.orders.is_behind() {
             group.orders.flush();
@@ -530,7 +531,7 @@ impl<W: Wire> Datapath<Frame> for Groups<W> {
 
     fn inspect(&self, flow: FlowId) -> Option<Established> {
         let (at, inner) = self.place(flow);
-        self.groups[at].shared.take().data.inspect(inner)
+        self.groups[at].shared.lock_engine().data.inspect(inner)
     }
 
     fn find(&self, tuple: &Tuple) -> Option<FlowId> {

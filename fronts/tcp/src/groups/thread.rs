@@ -39,24 +39,24 @@ pub(super) struct Shared<W> {
 }
 
 /// The result of a turn.
-struct Left {
+struct TurnOutcome {
     worked: bool,
     /// Whether a frame on the wire is a reason to wake up.
-    hears: bool,
+    awaits_wire: bool,
     next: Option<Nanos>,
 }
 
 impl<W: Wire> Shared<W> {
-    /// Notes what a turn has done, where the control plane sees it without the lock.
-    pub(super) fn note(&self, engine: &Engine<W>) {
+    /// Publishes what a turn has done, where the control plane sees it without the lock.
+    pub(super) fn publish(&self, engine: &Engine<W>) {
         self.done.store(engine.done(), Ordering::Release);
-        if engine.outlet.failure().is_some() {
+        if engine.wire_port.failure().is_some() {
             self.has_failed.store(true, Ordering::Release);
         }
     }
 
     /// The engine, for the control plane.
-    pub(super) fn take(&self) -> MutexGuard<'_, Engine<W>> {
+    pub(super) fn lock_engine(&self) -> MutexGuard<'_, Engine<W>> {
         self.engine.try_lock().unwrap_or_else(|| {
             self.is_wanted.store(true, Ordering::Relaxed);
             let engine = self.engine.lock();
@@ -65,18 +65,18 @@ impl<W: Wire> Shared<W> {
         })
     }
 
-    fn turn(&self, now: Nanos) -> Left {
+    fn turn(&self, now: Nanos) -> TurnOutcome {
         let mut engine = self.engine.lock();
         // Set only under the lock, so no turn is running once `hold` returns.
         if self.is_paused.load(Ordering::Relaxed) {
-            return Left { worked: false, hears: false, next: None };
+            return TurnOutcome { worked: false, awaits_wire: false, next: None };
         }
         let worked = engine.turn(now, true, &self.is_wanted);
-        self.note(&engine);
-        let (hears, next) = (engine.may_receive(), engine.next);
+        self.publish(&engine);
+        let (awaits_wire, next) = (engine.may_receive(), engine.next);
         // A control plane that waits for the lock gets it next.
         MutexGuard::unlock_fair(engine);
-        Left { worked, hears, next }
+        TurnOutcome { worked, awaits_wire, next }
     }
 
     /// The thread's loop, until it is to end. `wire` is the wire's descriptor, if it has one.
@@ -85,19 +85,23 @@ impl<W: Wire> Shared<W> {
         let now = || Nanos(start.elapsed().as_nanos() as u64);
         let mut yields = Yields::default();
         while !self.is_to_end.load(Ordering::Relaxed) {
-            let left = self.turn(now());
-            if left.worked || left.next.is_some_and(|at| at <= now()) {
+            let outcome = self.turn(now());
+            if outcome.worked || outcome.next.is_some_and(|at| at <= now()) {
                 // The other end of the wire may need this CPU.
                 yields.yield_now();
                 continue;
             }
             self.bell.prepare_park();
             // An order that was sent before that rang no bell.
-            let left = self.turn(now());
-            if !left.worked && !self.is_to_end.load(Ordering::Relaxed) {
+            let outcome = self.turn(now());
+            if !outcome.worked && !self.is_to_end.load(Ordering::Relaxed) {
                 let until =
-                    left.next.map_or(SLEEP_MAX, |at| Duration::from_nanos(at.since(now()).0));
-                self.sleep(wire.filter(|_| left.hears), until.min(SLEEP_MAX), wire.is_none());
+                    outcome.next.map_or(SLEEP_MAX, |at| Duration::from_nanos(at.since(now()).0));
+                self.sleep(
+                    wire.filter(|_| outcome.awaits_wire),
+                    until.min(SLEEP_MAX),
+                    wire.is_none(),
+                );
             }
             self.bell.unpark();
         }

@@ -7,9 +7,9 @@
 mod descriptors;
 mod door;
 mod lending;
+mod pending_takeovers;
 mod poll_interval;
 mod relay;
-mod takers;
 #[cfg(test)]
 mod tests;
 
@@ -28,10 +28,10 @@ use wave_tcp::datapath::FlowId;
 
 use descriptors::DescriptorWatch;
 use door::{Caller, DOOR, Stage, StreamDoor};
+use pending_takeovers::PendingTakeover;
 use poll_interval::PollInterval;
 use relay::KeptRelay;
 pub(crate) use relay::{Relay, Turn};
-use takers::Taker;
 
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// A new stream is ready at once: bytes may have arrived before.
@@ -57,7 +57,7 @@ pub(crate) struct Streams {
     held: HashMap<(u16, u32), u64>,
     /// The numbers of connections whose process was asked to stop: it waits until it is told to go on, whoever has asked for it.
     stopping: Vec<u64>,
-    takers: Vec<Taker>,
+    takeovers: Vec<PendingTakeover>,
     last: u64,
     polled_at: Nanos,
     /// Number of entries after the last removal of those that are over.
@@ -240,7 +240,7 @@ impl Streams {
             by_name: HashMap::new(),
             held: HashMap::new(),
             stopping: Vec::new(),
-            takers: Vec::new(),
+            takeovers: Vec::new(),
             last: DOOR,
             polled_at: Nanos(0),
             kept: 0,
@@ -263,7 +263,8 @@ impl Streams {
 
     /// When the door must be served, even if no socket there is ready.
     pub(crate) fn next_poll(&self) -> Option<Nanos> {
-        let is_quiet = self.door.is_quiet() && self.stopping.is_empty() && self.takers.is_empty();
+        let is_quiet =
+            self.door.is_quiet() && self.stopping.is_empty() && self.takeovers.is_empty();
         (!is_quiet).then(|| self.pace.at())
     }
 
@@ -442,7 +443,7 @@ impl Streams {
     ) -> Vec<Need> {
         self.door.poll(now, &self.set, is_ready);
         let mut callers = std::mem::take(&mut self.door.callers);
-        let mut needs = self.poll_takers();
+        let mut needs = self.poll_takeovers();
         for id in self.stopping.clone() {
             needs.extend(self.stop(id, turn, &owner, &is_changing_owner));
         }
@@ -514,7 +515,7 @@ impl Streams {
             (State::Stopping(Some(_)), _) if is_changing_owner(flow) => None,
             (State::Stopping(Some(seen)), Owner::Outside(drained)) if drained > *seen => {
                 let hold = Need::Hold { id, flow, owner: shared.owner, socket: shared.socket };
-                self.next_taker(id).or(Some(hold))
+                self.next_takeover(id).or(Some(hold))
             }
             _ => None,
         }

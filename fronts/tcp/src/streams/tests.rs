@@ -223,7 +223,7 @@ fn process_goes_on_without_a_connection_that_nobody_takes_over_after_all() {
     let child = ContextId { process: 4, context: 0 };
     assert!(streams.await_stop(flow(1), child, Request::QueryTcpInfo { flow: flow(1) }));
     turns(&mut streams, &[Owner::Inside], false);
-    streams.forget_takers(child.process);
+    streams.forget_takeovers(child.process);
     goes_on(&mut streams);
 }
 

@@ -16,7 +16,7 @@ use wave_core::agent::Front;
 use wave_core::clock::Nanos;
 use wave_core::policy::Progress;
 use wave_front_tcp::{
-    Captures, Door, DoorOptions, EVENTS_MAX, GroupWires, Inquiries, PROCESSES_MAX, SPANS_MAX,
+    Captures, Door, DoorOptions, EVENTS_MAX, GroupWires, PROCESSES_MAX, ReportSocket, SPANS_MAX,
     TcpFront, TcpOptions, Traces, steering_over,
 };
 use wave_posix::Toe;
@@ -241,22 +241,22 @@ fn serve(folder: &Path, descriptors: u64, groups: u16) {
         let options = DoorOptions { allowed: vec![STRANGER], ..DoorOptions::default() };
         let door = Door::bind(&path, options).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
-        let inquiries = Inquiries::beside(&path).unwrap();
-        let captures = Captures::beside(&path, "test").unwrap();
-        let traces = Traces::beside(&path).unwrap();
+        let reports = ReportSocket::bind(&path).unwrap();
+        let captures = Captures::bind(&path, "test").unwrap();
+        let traces = Traces::bind(&path).unwrap();
         let (prefix, gateway, v6, seat) = (24, None, None, Seat::Shared);
         let congestion = Algorithm::default();
         let options = TcpOptions { ip, prefix, gateway, v6, bounds, congestion, seat };
         let cable = Cable { memory: Arc::new(Mutex::new(memory)), start };
         if groups == 1 {
             let front: TcpFront<_> =
-                TcpFront::new(cable, door, inquiries, captures, traces, &options).unwrap();
+                TcpFront::new(cable, door, reports, captures, traces, &options).unwrap();
             return Box::new(front);
         }
         let cables = || vec![cable.clone(); groups.into()];
         let (steering, cpus) = (steering_over(groups), Vec::new());
         let wires = GroupWires { wires: cables(), senders: cables(), steering, cpus };
-        let front = TcpFront::with_groups(wires, door, inquiries, captures, traces, &options);
+        let front = TcpFront::with_groups(wires, door, reports, captures, traces, &options);
         Box::new(front.unwrap())
     };
     let mut fronts =

@@ -101,7 +101,7 @@ fn rings_spread_over_huge_memories_cost_bounded_page_tables() {
 
 /// As `wave tcp ss` shows it.
 fn refusals(agent: &Agent) -> Vec<Value> {
-    let stream = UnixStream::connect(wave_front_tcp::path_of(&agent.near())).unwrap();
+    let stream = UnixStream::connect(wave_front_tcp::reports_path(&agent.near())).unwrap();
     let report: Value = serde_json::from_reader(stream).unwrap();
     report["refusals"].as_array().unwrap().clone()
 }

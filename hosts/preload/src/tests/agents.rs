@@ -15,8 +15,8 @@ use wave_core::agent::Front;
 use wave_core::clock::Nanos;
 use wave_core::policy::Progress;
 use wave_front_tcp::{
-    Captures, Door, DoorOptions, GroupWires, Inquiries, Paths, TcpFront, TcpOptions, Traces,
-    steering_over,
+    Captures, Door, DoorOptions, FrontDatapath, GroupWires, ReportSocket, TcpFront, TcpOptions,
+    Traces, steering_over,
 };
 use wave_tcp::congestion::Algorithm;
 use wave_tcp::control::Bounds;
@@ -112,9 +112,9 @@ impl Agent {
         let door = Door::bind(&socket, DoorOptions::default()).unwrap();
         let ends = stops.clone();
         let thread = std::thread::spawn(move || {
-            let inquiries = Inquiries::beside(&socket).unwrap();
-            let captures = Captures::beside(&socket, "memory").unwrap();
-            let traces = Traces::beside(&socket).unwrap();
+            let reports = ReportSocket::bind(&socket).unwrap();
+            let captures = Captures::bind(&socket, "memory").unwrap();
+            let traces = Traces::bind(&socket).unwrap();
             let options = TcpOptions {
                 ip,
                 prefix: 24,
@@ -126,7 +126,7 @@ impl Agent {
             };
             if groups == 1 {
                 let front: TcpFront<_> =
-                    TcpFront::new(wire, door, inquiries, captures, traces, &options).unwrap();
+                    TcpFront::new(wire, door, reports, captures, traces, &options).unwrap();
                 return run(front, &ends);
             }
             let wires = GroupWires {
@@ -136,7 +136,7 @@ impl Agent {
                 cpus: Vec::new(),
             };
             let front =
-                TcpFront::with_groups(wires, door, inquiries, captures, traces, &options).unwrap();
+                TcpFront::with_groups(wires, door, reports, captures, traces, &options).unwrap();
             run(front, &ends);
         });
         Agent { stops, thread: Some(thread) }
@@ -151,7 +151,7 @@ impl Agent {
 }
 
 /// Serves until the agent is to end.
-fn run<W: Wire, D: Paths>(mut front: TcpFront<W, D>, ends: &AtomicBool) {
+fn run<W: Wire, D: FrontDatapath>(mut front: TcpFront<W, D>, ends: &AtomicBool) {
     let start = Instant::now();
     while !ends.load(Ordering::Relaxed) {
         let now = Nanos(start.elapsed().as_nanos() as u64);

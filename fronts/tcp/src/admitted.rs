@@ -11,12 +11,12 @@ use wave_tcp::context::{Event, Request};
 use wave_tcp::control::{PayloadMemory, Shares};
 use wave_tcp::datapath::Ring;
 
-use crate::outlet::Lenders;
 use crate::process::{KeptProcess, Process};
+use crate::wire_port::ProcessPayloads;
 
 /// Most processes at a time: a server with a process for each of 1,000 connections leaves room for others.
 pub const PROCESSES_MAX: usize = 2_048;
-/// Descriptors for everything else: an offer while it is checked, waiting connections, the wire, inquiries, captures.
+/// Descriptors for everything else: an offer while it is checked, waiting connections, the wire, reports, captures.
 const DESCRIPTORS_KEPT: u64 = 320;
 /// Most address space for the mappings of payload memories, where there are several of each: half of what a process has.
 const PAYLOADS_BYTES_MAX: u64 = 1 << 46;
@@ -31,7 +31,7 @@ pub const EVENTS_MAX: u32 = 1 << 17;
 /// Events that a process gets room for at a time.
 const EVENTS_AT_A_TIME: u32 = 1 << 10;
 
-/// The resources that are shared, as tables of [`Seats`].
+/// The resources that are shared, as tables of [`ProcessShares`].
 const WINDOWS: usize = 0;
 const DESCRIPTORS: usize = 1;
 const SPANS: usize = 2;
@@ -39,10 +39,10 @@ const EVENTS: usize = 3;
 
 /// The agent's shared resources, and their use by each process.
 #[derive(Debug)]
-pub(crate) struct Seats(Shares<4>);
+pub(crate) struct ProcessShares(Shares<4>);
 
 /// An admitted process.
-pub(crate) struct Seated {
+pub(crate) struct Admitted {
     pub(crate) process: Process,
     at: u16,
     /// Events that found their queue full. `latest` is the number of a socket's last [`Event::Progress`], `first` that of the
@@ -64,9 +64,9 @@ pub(crate) struct Seated {
     said: u32,
 }
 
-/// The state of a seat, handed over with the process's descriptors.
+/// The state of an admitted process, handed over with the process's descriptors.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct KeptSeat {
+pub(crate) struct KeptAdmitted {
     pub(crate) process: KeptProcess,
     overflow: VecDeque<(u16, Event)>,
     latest: HashMap<u32, u64>,
@@ -84,10 +84,10 @@ pub(crate) struct BeyondShare {
     pub(crate) socket: u32,
 }
 
-impl Seats {
+impl ProcessShares {
     /// Raises the agent's limit of descriptors as far as allowed, and shares them out. Each of the `threads` other threads maps
     /// payload memories separately, which takes addresses again.
-    pub(crate) fn new(threads: usize, payload_bytes_max: u64) -> Seats {
+    pub(crate) fn new(threads: usize, payload_bytes_max: u64) -> ProcessShares {
         let limit = getrlimit(Resource::Nofile);
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
         let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
@@ -99,10 +99,10 @@ impl Seats {
             threads => (PAYLOADS_BYTES_MAX / payload_bytes_max / (1 + threads as u64))
                 .clamp(1, PROCESSES_MAX as u64) as u32,
         };
-        Seats(Shares::new([windows, descriptors, SPANS_MAX, EVENTS_MAX]))
+        ProcessShares(Shares::new([windows, descriptors, SPANS_MAX, EVENTS_MAX]))
     }
 
-    /// Takes what a process needs for a seat. Returns false if its program or user has used up its share.
+    /// Takes what a process needs. Returns false if its program or user has used up its share.
     pub(crate) fn admit(&mut self, at: u16, process: &Process) -> bool {
         let descriptors = process.descriptors();
         self.0.add_process(at, process.owner());
@@ -116,26 +116,26 @@ impl Seats {
     }
 
     /// Takes what a process needs, after another agent has admitted it.
-    pub(crate) fn take_over(&mut self, seated: &Seated) {
-        let (at, process) = (seated.at, &seated.process);
+    pub(crate) fn take_over(&mut self, admitted: &Admitted) {
+        let (at, process) = (admitted.at, &admitted.process);
         self.0.add_process(at, process.owner());
         self.0.acquire(at, WINDOWS, 1);
         self.0.acquire(at, DESCRIPTORS, process.descriptors());
-        self.0.acquire(at, SPANS, seated.spans.iter().map(|word| word.count_ones()).sum());
-        self.0.acquire(at, EVENTS, seated.events_max);
+        self.0.acquire(at, SPANS, admitted.spans.iter().map(|word| word.count_ones()).sum());
+        self.0.acquire(at, EVENTS, admitted.events_max);
     }
 
-    /// Frees a seat.
+    /// Frees what a process used.
     pub(crate) fn remove_process(&mut self, at: u16) {
         self.0.remove_process(at);
     }
 }
 
-impl Seated {
-    /// The seat of a process that [`Seats::admit`] has admitted.
-    pub(crate) fn new(at: u16, process: Process) -> Seated {
+impl Admitted {
+    /// A process that [`ProcessShares::admit`] has admitted.
+    pub(crate) fn new(at: u16, process: Process) -> Admitted {
         let spans = process.payload().bytes().div_ceil(SPAN_BYTES).div_ceil(64) as usize;
-        Seated {
+        Admitted {
             process,
             at,
             overflow: VecDeque::new(),
@@ -159,9 +159,9 @@ impl Seated {
     }
 
     /// The state and the descriptors for another agent.
-    pub(crate) fn hand_over(&self) -> (KeptSeat, Vec<BorrowedFd<'_>>) {
+    pub(crate) fn hand_over(&self) -> (KeptAdmitted, Vec<BorrowedFd<'_>>) {
         let (process, fds) = self.process.hand_over();
-        let kept = KeptSeat {
+        let kept = KeptAdmitted {
             process,
             overflow: self.overflow.clone(),
             latest: self.latest.clone(),
@@ -180,16 +180,16 @@ impl Seated {
     /// See [`Process::restore`].
     pub(crate) fn restore(
         at: u16,
-        kept: KeptSeat,
+        kept: KeptAdmitted,
         fds: Vec<OwnedFd>,
         threads: usize,
-    ) -> Result<Seated, String> {
+    ) -> Result<Admitted, String> {
         let process = Process::restore(&kept.process, fds, threads)?;
-        let KeptSeat { overflow, latest, first, spans, has_hung_up, is_gone, said, .. } = kept;
+        let KeptAdmitted { overflow, latest, first, spans, has_hung_up, is_gone, said, .. } = kept;
         let events_max = (overflow.len() as u32).next_multiple_of(EVENTS_AT_A_TIME);
-        let seated = Seated::new(at, process);
-        let seated = Seated { overflow, latest, first, events_max, spans, ..seated };
-        Ok(Seated { has_hung_up, is_gone, said, ..seated })
+        let admitted = Admitted::new(at, process);
+        let admitted = Admitted { overflow, latest, first, events_max, spans, ..admitted };
+        Ok(Admitted { has_hung_up, is_gone, said, ..admitted })
     }
 
     /// Takes the spans of a request's rings, if it names any.
@@ -198,7 +198,7 @@ impl Seated {
     /// The process's program or user has used up its share of spans.
     pub(crate) fn reserve(
         &mut self,
-        seats: &mut Seats,
+        shares: &mut ProcessShares,
         request: &Request,
     ) -> Result<(), BeyondShare> {
         let (socket, rings) = match *request {
@@ -210,22 +210,23 @@ impl Seated {
         for Ring { offset, bytes } in rings {
             let spans = offset / SPAN_BYTES..(offset + u64::from(bytes)).div_ceil(SPAN_BYTES);
             let bit = |span: u64| ((span / 64) as usize, 1_u64 << (span % 64));
-            let is_new = |seated: &Seated, span: u64| seated.spans[bit(span).0] & bit(span).1 == 0;
+            let is_new =
+                |admitted: &Admitted, span: u64| admitted.spans[bit(span).0] & bit(span).1 == 0;
             let new = spans.clone().filter(|span| is_new(self, *span)).count() as u32;
             if new == 0 {
                 continue;
             }
-            if !seats.0.has_room(self.at, SPANS, new) {
+            if !shares.0.has_room(self.at, SPANS, new) {
                 return Err(BeyondShare { socket });
             }
-            seats.0.acquire(self.at, SPANS, new);
+            shares.0.acquire(self.at, SPANS, new);
             spans.for_each(|span| self.spans[bit(span).0] |= bit(span).1);
         }
         Ok(())
     }
 
     /// Sends an event, or queues it. Returns false if the process is at fault.
-    pub(crate) fn send(&mut self, seats: &mut Seats, context: u16, event: Event) -> bool {
+    pub(crate) fn send(&mut self, shares: &mut ProcessShares, context: u16, event: Event) -> bool {
         if self.is_gone || context >= self.process.contexts() {
             return true;
         }
@@ -254,10 +255,10 @@ impl Seated {
             _ => {}
         }
         if self.overflow.len() as u32 == self.events_max {
-            if !seats.0.has_room(self.at, EVENTS, EVENTS_AT_A_TIME) {
+            if !shares.0.has_room(self.at, EVENTS, EVENTS_AT_A_TIME) {
                 return false;
             }
-            seats.0.acquire(self.at, EVENTS, EVENTS_AT_A_TIME);
+            shares.0.acquire(self.at, EVENTS, EVENTS_AT_A_TIME);
             self.events_max += EVENTS_AT_A_TIME;
         }
         self.overflow.push_back((context, event));
@@ -265,7 +266,7 @@ impl Seated {
     }
 
     /// Sends waiting events, as far as there is room. Returns false if the process is at fault.
-    pub(crate) fn flush(&mut self, seats: &mut Seats) -> bool {
+    pub(crate) fn flush(&mut self, shares: &mut ProcessShares) -> bool {
         while let Some((context, event)) = self.overflow.front().copied() {
             match self.process.send(context, &event) {
                 Ok(true) => {}
@@ -280,21 +281,21 @@ impl Seated {
             self.overflow.pop_front();
             self.first += 1;
         }
-        self.forget_events(seats);
+        self.forget_events(shares);
         true
     }
 
     /// Marks the process as gone: nothing is sent to it any more.
-    pub(crate) fn mark_gone(&mut self, seats: &mut Seats) {
+    pub(crate) fn mark_gone(&mut self, shares: &mut ProcessShares) {
         self.is_gone = true;
         self.overflow.clear();
-        self.forget_events(seats);
+        self.forget_events(shares);
     }
 
     /// Returns the room for events. No event may wait.
-    fn forget_events(&mut self, seats: &mut Seats) {
+    fn forget_events(&mut self, shares: &mut ProcessShares) {
         if self.events_max > 0 {
-            seats.0.release(self.at, EVENTS, self.events_max);
+            shares.0.release(self.at, EVENTS, self.events_max);
             self.events_max = 0;
             self.overflow = VecDeque::new();
             self.latest = HashMap::new();
@@ -302,10 +303,10 @@ impl Seated {
     }
 }
 
-impl Lenders for Vec<Option<Box<Seated>>> {
+impl ProcessPayloads for Vec<Option<Box<Admitted>>> {
     fn payload(&self, process: u16) -> Option<&LentPayload> {
-        let seated = self.get(usize::from(process))?.as_ref()?;
-        Some(seated.process.payload())
+        let admitted = self.get(usize::from(process))?.as_ref()?;
+        Some(admitted.process.payload())
     }
 }
 

@@ -14,12 +14,12 @@ use crate::captures::Recorders;
 const HELD_MAX: usize = 256;
 
 /// The payload memories of processes, by their numbers.
-pub(crate) trait Lenders {
+pub(crate) trait ProcessPayloads {
     /// The memory of this process, unless the process has gone.
     fn payload(&self, process: u16) -> Option<&LentPayload>;
 }
 
-pub(crate) struct Outlet<W> {
+pub(crate) struct WirePort<W> {
     pub(crate) wire: W,
     /// Segments for which the wire had no room, oldest first.
     held: VecDeque<Segment<Frame>>,
@@ -27,12 +27,12 @@ pub(crate) struct Outlet<W> {
     failure: Option<String>,
 }
 
-impl<W: Wire> Outlet<W> {
+impl<W: Wire> WirePort<W> {
     /// `outputs`: most segments that one poll yields.
-    pub(crate) fn new(wire: W, recorders: Recorders, outputs: usize) -> Outlet<W> {
+    pub(crate) fn new(wire: W, recorders: Recorders, outputs: usize) -> WirePort<W> {
         // The data path does nothing while HELD_MAX segments wait.
         let held = VecDeque::with_capacity(HELD_MAX + outputs);
-        Outlet { wire, held, recorders, failure: None }
+        WirePort { wire, held, recorders, failure: None }
     }
 
     /// Whether so many segments wait that the data path must wait, too.
@@ -74,21 +74,25 @@ impl<W: Wire> Outlet<W> {
     /// once its payload memory is free.
     pub(crate) fn send(
         &mut self,
-        lenders: &impl Lenders,
+        payloads: &impl ProcessPayloads,
         segment: Segment<Frame>,
         done: &mut impl FnMut(Ticket),
     ) {
         let kept = match self.held.is_empty() {
-            true => self.try_send(lenders, segment, done),
+            true => self.try_send(payloads, segment, done),
             false => Some(segment),
         };
         self.held.extend(kept);
     }
 
     /// Sends segments that wait, as far as there is room.
-    pub(crate) fn send_held(&mut self, lenders: &impl Lenders, done: &mut impl FnMut(Ticket)) {
+    pub(crate) fn send_held(
+        &mut self,
+        payloads: &impl ProcessPayloads,
+        done: &mut impl FnMut(Ticket),
+    ) {
         while let Some(segment) = self.held.pop_front() {
-            if let Some(segment) = self.try_send(lenders, segment, done) {
+            if let Some(segment) = self.try_send(payloads, segment, done) {
                 return self.held.push_front(segment);
             }
         }
@@ -102,7 +106,7 @@ impl<W: Wire> Outlet<W> {
     /// Sends a segment. Returns it if the wire has no room.
     fn try_send(
         &mut self,
-        lenders: &impl Lenders,
+        payloads: &impl ProcessPayloads,
         segment: Segment<Frame>,
         done: &mut impl FnMut(Ticket),
     ) -> Option<Segment<Frame>> {
@@ -110,7 +114,7 @@ impl<W: Wire> Outlet<W> {
             Payload::None => [RawPart::EMPTY; 2],
             Payload::Frame(frame, range) => [RawPart::of(&frame[range.clone()]), RawPart::EMPTY],
             Payload::Ring { process, ring, position, bytes } => {
-                let payload = lenders.payload(*process);
+                let payload = payloads.payload(*process);
                 ring.parts(*position, *bytes)
                     .map(|(offset, len)| {
                         Some(RawPart::from(payload?.part(offset, len as usize).ok()?))
@@ -140,8 +144,8 @@ impl<W: Wire> Outlet<W> {
 }
 
 /// Copies received bytes to a process's ring.
-pub(crate) fn copy(lenders: &impl Lenders, write: &Write<Frame>) {
-    let payload = lenders.payload(write.process);
+pub(crate) fn copy(payloads: &impl ProcessPayloads, write: &Write<Frame>) {
+    let payload = payloads.payload(write.process);
     let mut left = &write.frame[write.bytes.clone()];
     for (offset, len) in write.ring.parts(write.position, write.bytes.len() as u32) {
         let (first, rest) = left.split_at(len as usize);

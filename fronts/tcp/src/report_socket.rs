@@ -12,8 +12,8 @@ use wave_core::clock::Nanos;
 
 use crate::tool_sockets::bind_beside;
 
-/// Most inquiries that are answered at a time. Others wait in the socket's backlog.
-const INQUIRIES_MAX: usize = 4;
+/// Most clients that are sent a report at a time. Others wait in the socket's backlog.
+const REPORT_CLIENTS_MAX: usize = 4;
 /// A client that reads nothing for this long is disconnected.
 const PATIENCE: Nanos = Nanos::from_millis(2_000);
 
@@ -23,8 +23,8 @@ const REPORT_AGE_MAX: Nanos = Nanos::from_millis(100);
 /// more than 5% of the agent's time.
 const REPORT_COST_FACTOR: u64 = 20;
 
-/// Path of the inquiry socket of an agent whose door is at `door`.
-pub fn path_of(door: &Path) -> PathBuf {
+/// Path of the report socket of an agent whose door is at `door`.
+pub fn reports_path(door: &Path) -> PathBuf {
     let mut name = door.as_os_str().to_owned();
     name.push(".ss");
     name.into()
@@ -32,38 +32,38 @@ pub fn path_of(door: &Path) -> PathBuf {
 
 /// The socket, and clients whose answers are not complete.
 #[derive(Debug)]
-pub struct Inquiries {
+pub struct ReportSocket {
     listener: UnixListener,
     path: PathBuf,
-    open: Vec<Open>,
-    /// The last report, and the time until which it is sent again, so that frequent inquiries do not keep the agent busy.
+    clients: Vec<Client>,
+    /// The last report, and the time until which it is sent again, so that frequent requests do not keep the agent busy.
     latest: Option<(Nanos, Arc<[u8]>)>,
 }
 
 #[derive(Debug)]
-struct Open {
+struct Client {
     stream: UnixStream,
     answer: Arc<[u8]>,
     sent: usize,
     since: Nanos,
 }
 
-impl Inquiries {
+impl ReportSocket {
     /// Listens beside a door that was bound.
     ///
     /// # Errors
     /// The socket cannot be bound.
-    pub fn beside(door: &Path) -> io::Result<Inquiries> {
-        let path = path_of(door);
+    pub fn bind(door: &Path) -> io::Result<ReportSocket> {
+        let path = reports_path(door);
         // Every user may ask, as with ss(8).
         let listener = bind_beside(&path, Mode::from_raw_mode(0o666))?;
-        Ok(Inquiries { listener, path, open: Vec::new(), latest: None })
+        Ok(ReportSocket { listener, path, clients: Vec::new(), latest: None })
     }
 
     /// Continues for another agent, with its listening socket.
-    pub(crate) fn adopt(listener: OwnedFd, door: &Path) -> Inquiries {
-        let path = path_of(door);
-        Inquiries { listener: listener.into(), path, open: Vec::new(), latest: None }
+    pub(crate) fn adopt(listener: OwnedFd, door: &Path) -> ReportSocket {
+        let path = reports_path(door);
+        ReportSocket { listener: listener.into(), path, clients: Vec::new(), latest: None }
     }
 
     pub(crate) fn listener(&self) -> BorrowedFd<'_> {
@@ -72,13 +72,13 @@ impl Inquiries {
 
     /// Accepts clients, and sends them their answers as far as they take them. `clock` reads the time, `now` is that of the
     /// turn.
-    pub(crate) fn answer(
+    pub(crate) fn poll(
         &mut self,
         now: Nanos,
         clock: impl Fn() -> Nanos,
         report: impl Fn() -> Value,
     ) {
-        while self.open.len() < INQUIRIES_MAX {
+        while self.clients.len() < REPORT_CLIENTS_MAX {
             let Ok((stream, _)) = self.listener.accept() else { break };
             if stream.set_nonblocking(true).is_ok() {
                 let latest = self.latest.take().filter(|(until, _)| now < *until);
@@ -93,24 +93,24 @@ impl Inquiries {
                     )
                 }));
                 let answer = answer.clone();
-                self.open.push(Open { stream, answer, sent: 0, since: now });
+                self.clients.push(Client { stream, answer, sent: 0, since: now });
             }
         }
-        self.open.retain_mut(|open| {
+        self.clients.retain_mut(|client| {
             loop {
-                let left = &open.answer[open.sent..];
+                let left = &client.answer[client.sent..];
                 if left.is_empty() {
                     return false;
                 }
-                match open.stream.write(left) {
+                match client.stream.write(left) {
                     Ok(0) => return false,
                     Ok(count) => {
-                        open.sent += count;
-                        open.since = now;
+                        client.sent += count;
+                        client.since = now;
                     }
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        return now.since(open.since) < PATIENCE;
+                        return now.since(client.since) < PATIENCE;
                     }
                     Err(_) => return false,
                 }
@@ -119,8 +119,8 @@ impl Inquiries {
     }
 
     /// Whether to try again soon: an answer waits for its client.
-    pub(crate) fn is_answering(&self) -> bool {
-        !self.open.is_empty()
+    pub(crate) fn is_behind(&self) -> bool {
+        !self.clients.is_empty()
     }
 
     /// Descriptors to poll for input.
@@ -129,7 +129,7 @@ impl Inquiries {
     }
 }
 
-impl Drop for Inquiries {
+impl Drop for ReportSocket {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
     }
@@ -145,13 +145,13 @@ mod tests {
     fn built(took_ms: u64, asked_ms: &[u64]) -> u32 {
         let folder = tempfile::tempdir().unwrap();
         let door = folder.path().join("door");
-        let mut inquiries = Inquiries::beside(&door).unwrap();
+        let mut reports = ReportSocket::bind(&door).unwrap();
         let (time, count) = (Cell::new(0), Cell::new(0));
         let clock = || Nanos::from_millis(time.get());
         for at in asked_ms {
             time.set(*at);
-            let client = UnixStream::connect(path_of(&door)).unwrap();
-            inquiries.answer(clock(), clock, || {
+            let client = UnixStream::connect(reports_path(&door)).unwrap();
+            reports.poll(clock(), clock, || {
                 time.set(time.get() + took_ms);
                 count.set(count.get() + 1);
                 Value::Null
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn inquiries_without_end_do_not_keep_the_agent_busy_with_reports() {
+    fn clients_without_end_do_not_keep_the_agent_busy_with_reports() {
         assert_eq!(built(1, &[0, 1, 100]), 1);
         assert_eq!(built(1, &[0, 1, 101, 102]), 2);
         assert_eq!(built(200, &[0, 200, 300, 4_199]), 1);

@@ -13,13 +13,13 @@ use wave_tcp::steering::Steering;
 use wave_wires::Wire;
 
 use super::Groups;
-use crate::paths::Paths;
+use crate::front_datapath::FrontDatapath;
 
-impl<W: Wire + Send + 'static> Paths for Groups<W> {
+impl<W: Wire + Send + 'static> FrontDatapath for Groups<W> {
     fn counters(&self) -> Counters {
         let mut sum = Counters::default();
         for group in &self.groups {
-            sum += *group.shared.take().data.counters();
+            sum += *group.shared.lock_engine().data.counters();
         }
         sum
     }
@@ -57,12 +57,12 @@ impl<W: Wire + Send + 'static> Paths for Groups<W> {
     }
 
     fn discard_held(&mut self, now: Nanos) {
-        self.groups.iter().for_each(|group| group.shared.take().discard_held(now));
+        self.groups.iter().for_each(|group| group.shared.lock_engine().discard_held(now));
     }
 
     fn suspend(&self) {
         for group in &self.groups {
-            let _engine = group.shared.take();
+            let _engine = group.shared.lock_engine();
             group.shared.is_paused.store(true, Ordering::Relaxed);
         }
     }
@@ -76,7 +76,7 @@ impl<W: Wire + Send + 'static> Paths for Groups<W> {
 
     fn add_process(&mut self, process: u16, payloads: Vec<LentPayload>) {
         for (group, payload) in self.groups.iter().zip(payloads) {
-            let memory = &mut group.shared.take().memory.0;
+            let memory = &mut group.shared.lock_engine().memory.0;
             if memory.len() <= usize::from(process) {
                 memory.resize_with(usize::from(process) + 1, || None);
             }
@@ -86,7 +86,8 @@ impl<W: Wire + Send + 'static> Paths for Groups<W> {
 
     fn remove_process(&mut self, process: u16) {
         for group in &self.groups {
-            if let Some(memory) = group.shared.take().memory.0.get_mut(usize::from(process)) {
+            if let Some(memory) = group.shared.lock_engine().memory.0.get_mut(usize::from(process))
+            {
                 *memory = None;
             }
         }
@@ -99,7 +100,9 @@ impl<W: Wire + Send + 'static> Paths for Groups<W> {
                 return Some("the thread of a flow group has ended unexpectedly".to_owned());
             }
             let has_failed = shared.has_failed.load(Ordering::Acquire);
-            has_failed.then(|| shared.take().outlet.failure().map(str::to_owned)).flatten()
+            has_failed
+                .then(|| shared.lock_engine().wire_port.failure().map(str::to_owned))
+                .flatten()
         })
     }
 

@@ -20,7 +20,7 @@ pub(crate) const POLLS_PER_TURN: usize = 4;
 pub(crate) const FRAMES_PER_TURN: usize = 64;
 
 /// A data path that a front can serve, whatever threads it has. By default there are none.
-pub trait Paths: Datapath<Frame> {
+pub trait FrontDatapath: Datapath<Frame> {
     /// Counters of all data paths.
     fn counters(&self) -> Counters;
 
@@ -49,7 +49,7 @@ pub trait Paths: Datapath<Frame> {
     /// Stops the threads for a look at many flows, without any other change.
     fn suspend(&self) {}
 
-    /// Ends [`Paths::suspend`].
+    /// Ends [`FrontDatapath::suspend`].
     fn release(&self) {}
 
     /// A process was let in; `payloads` has a mapping of its memory for each thread.
@@ -81,7 +81,7 @@ pub trait Paths: Datapath<Frame> {
     }
 }
 
-impl<R: Recovery> Paths for FlexToe<Frame, Inline<Frame, R>> {
+impl<R: Recovery> FrontDatapath for FlexToe<Frame, Inline<Frame, R>> {
     fn counters(&self) -> Counters {
         *FlexToe::counters(self)
     }

@@ -8,7 +8,7 @@ use super::{Need, Shared, State, Streams};
 
 /// A request to take a connection over, until the connection's process has stopped. Each process has one at a time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Taker {
+pub(super) struct PendingTakeover {
     id: u64,
     from: ContextId,
     request: Request,
@@ -19,42 +19,46 @@ impl Streams {
     /// one of its process, whose library waits for each answer.
     pub(crate) fn await_stop(&mut self, flow: FlowId, from: ContextId, request: Request) -> bool {
         let id = self.by_name.get(&flow.to_word()).copied();
-        let taker = id.map(|id| Taker { id, from, request });
-        let Some(taker) = taker.filter(|taker| self.must_wait(taker)) else { return false };
-        let is_first = self.takers.iter().all(|other| other.from.process != from.process);
+        let takeover = id.map(|id| PendingTakeover { id, from, request });
+        let Some(takeover) = takeover.filter(|takeover| self.must_wait(takeover)) else {
+            return false;
+        };
+        let is_first = self.takeovers.iter().all(|other| other.from.process != from.process);
         if is_first {
-            self.takers.push(taker);
+            self.takeovers.push(takeover);
         }
         is_first
     }
 
     /// Drops the requests of a process that has gone.
-    pub(crate) fn forget_takers(&mut self, process: u16) {
-        self.takers.retain(|taker| taker.from.process != process);
+    pub(crate) fn forget_takeovers(&mut self, process: u16) {
+        self.takeovers.retain(|takeover| takeover.from.process != process);
     }
 
     /// All requests that wait: another agent takes over.
-    pub(crate) fn drain_takers(&mut self) -> impl Iterator<Item = (ContextId, Request)> {
-        std::mem::take(&mut self.takers).into_iter().map(|taker| (taker.from, taker.request))
+    pub(crate) fn drain_takeovers(&mut self) -> impl Iterator<Item = (ContextId, Request)> {
+        std::mem::take(&mut self.takeovers)
+            .into_iter()
+            .map(|takeover| (takeover.from, takeover.request))
     }
 
     /// The request that waits for the process of this connection.
-    pub(super) fn next_taker(&mut self, id: u64) -> Option<Need> {
-        let at = self.takers.iter().position(|taker| taker.id == id)?;
-        let Taker { from, request, .. } = self.takers.remove(at);
+    pub(super) fn next_takeover(&mut self, id: u64) -> Option<Need> {
+        let at = self.takeovers.iter().position(|takeover| takeover.id == id)?;
+        let PendingTakeover { from, request, .. } = self.takeovers.remove(at);
         Some(Need::Take { from, request })
     }
 
     /// Has the processes stopped for which requests wait. Returns the requests that need not wait any more.
-    pub(super) fn poll_takers(&mut self) -> Vec<Need> {
+    pub(super) fn poll_takeovers(&mut self) -> Vec<Need> {
         let mut needs = Vec::new();
-        for taker in std::mem::take(&mut self.takers) {
-            let Taker { id, from, request } = taker;
-            if !self.must_wait(&taker) {
+        for takeover in std::mem::take(&mut self.takeovers) {
+            let PendingTakeover { id, from, request } = takeover;
+            if !self.must_wait(&takeover) {
                 needs.push(Need::Take { from, request });
                 continue;
             }
-            self.takers.push(taker);
+            self.takeovers.push(takeover);
             if !self.stopping.contains(&id) {
                 self.stopping.push(id);
             }
@@ -62,11 +66,11 @@ impl Streams {
         needs
     }
 
-    fn must_wait(&self, taker: &Taker) -> bool {
+    fn must_wait(&self, takeover: &PendingTakeover) -> bool {
         let is_anothers = |shared: &Shared| {
             let is_served = matches!(shared.state, State::Owned | State::Stopping(_));
-            is_served && shared.owner.process != taker.from.process
+            is_served && shared.owner.process != takeover.from.process
         };
-        self.shared.get(&taker.id).is_some_and(is_anothers)
+        self.shared.get(&takeover.id).is_some_and(is_anothers)
     }
 }
