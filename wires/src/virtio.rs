@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::frame::Pool;
 use crate::packet::{Network, Packet};
-use crate::{Checksum, Counters, CsumPlace, ETHERNET_BYTES, Frame, Offload, RawPart};
+use crate::{Checksum, Counters, CsumPlace, ETHERNET_BYTES, Frame, Limits, Offload, RawPart, Sent};
 
 /// Most bytes of a super-packet: the largest length that an IPv4 header can hold.
 pub(crate) const GSO_BYTES: u32 = 65_535;
@@ -63,15 +63,17 @@ pub(crate) fn receive(
 ///
 /// # Errors
 ///
-/// The error of the system call.
+/// The packet is malformed; or the error of the system call, except those that every such descriptor has.
 pub(crate) fn send(
     fd: BorrowedFd<'_>,
-    packet: &Packet<'_>,
+    limits: Limits,
+    counters: &mut Counters,
     head: &[u8],
     payload: [RawPart<'_>; 2],
     offload: Offload,
-) -> io::Result<()> {
-    let header = Header::of(packet, head, offload).bytes();
+) -> io::Result<Sent> {
+    let packet = Packet::new(head, payload, offload, limits)?;
+    let header = Header::of(&packet, head, offload).bytes();
     let parts = [RawPart::of(&header), RawPart::of(head), payload[0], payload[1]];
     let vectors = parts.map(RawPart::vector);
     loop {
@@ -80,11 +82,22 @@ pub(crate) fn send(
         let written =
             unsafe { libc::writev(fd.as_raw_fd(), vectors.as_ptr(), vectors.len() as i32) };
         if written >= 0 {
-            return Ok(());
+            counters.sent.count(packet.bytes());
+            return Ok(Sent::Taken);
         }
         let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
+        match Errno::from_io_error(&error) {
+            Some(Errno::INTR) => {}
+            Some(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
+                counters.dropped.full += 1;
+                return Ok(Sent::Full);
+            }
+            // The kernel cannot read the payload's memory: only its owner loses bytes.
+            Some(Errno::FAULT) => {
+                counters.dropped.unreadable += 1;
+                return Ok(Sent::Lost);
+            }
+            _ => return Err(error),
         }
     }
 }

@@ -8,13 +8,11 @@ use etherparse::{
     TcpOptionElement, TcpOptionsIterator, TransportSlice,
 };
 use proptest::prelude::*;
-use wave_tcp::packet::icmp::ECHO_HEADERS_BYTES;
-use wave_tcp::packet::icmp6::ECHO6_HEADERS_BYTES;
 use wave_tcp::packet::{
-    ArpOperation, ArpPacket, Cause, DISCOVERY_BYTES, Discovery, Ecn, EthernetView, Flags, Icmp,
-    Icmp6, OPTIONS_BYTES_MAX, Options, Parsed, TcpHeader, build_advertisement, build_arp,
-    build_echo_reply, build_echo6_reply, build_solicitation, build_tcp, checksum, parse,
-    partial_checksum, syn_port,
+    ArpOperation, ArpPacket, Cause, DISCOVERY_BYTES, Discovery, Ecn, EthernetView, Flags,
+    ICMP_REPLY_HEADERS_BYTES, Icmp, Icmp6, OPTIONS_BYTES_MAX, Options, Parsed, TcpHeader,
+    build_advertisement, build_arp, build_echo_reply, build_solicitation, build_tcp, checksum,
+    parse, partial_checksum, syn_port,
 };
 use wave_tcp::seq::Seq;
 
@@ -367,8 +365,9 @@ proptest! {
             panic!("not an echo request")
         };
         prop_assert_eq!((echo.identifier, echo.sequence, echo.data), (numbers.0, numbers.1, &data[..]));
-        let mut reply = vec![0; ECHO_HEADERS_BYTES];
-        build_echo_reply(&mut reply, &ethernet, &ip, &echo);
+        let mut reply = vec![0; ICMP_REPLY_HEADERS_BYTES];
+        let len = build_echo_reply(&mut reply, &ethernet, &ip, &echo);
+        reply.truncate(len);
         reply.extend_from_slice(echo.data);
         prop_assert_eq!(reply.len(), request.len());
 
@@ -403,8 +402,9 @@ proptest! {
             panic!("not an echo request: {:?}", parse(&request, false))
         };
         prop_assert_eq!((echo.identifier, echo.sequence, echo.data), (numbers.0, numbers.1, &data[..]));
-        let mut reply = vec![0; ECHO6_HEADERS_BYTES];
-        build_echo6_reply(&mut reply, &ethernet, &ip, &echo);
+        let mut reply = vec![0; ICMP_REPLY_HEADERS_BYTES];
+        let len = build_echo_reply(&mut reply, &ethernet, &ip, &echo);
+        reply.truncate(len);
         reply.extend_from_slice(echo.data);
         prop_assert_eq!(reply.len(), request.len());
 

@@ -25,7 +25,6 @@ use spread::filter;
 
 use crate::device::{self, Request};
 use crate::frame::Pool;
-use crate::packet::Packet;
 use crate::tap::our_mac;
 use crate::virtio::{self, GSO_BYTES, HEADER_BYTES};
 use crate::{Counters, FRAME_BYTES_MAX, Frame, Limits, MTU_MIN, Offload, RawPart, Sent, Wire};
@@ -224,36 +223,20 @@ impl Wire for Interface {
         payload: [RawPart<'_>; 2],
         offload: Offload,
     ) -> io::Result<Sent> {
-        let packet = Packet::new(head, payload, offload, self.limits)?;
-        let error = match virtio::send(self.fd.as_fd(), &packet, head, payload, offload) {
-            Ok(()) => {
-                self.counters.sent.count(packet.bytes());
-                return Ok(Sent::Taken);
-            }
+        let fd = self.fd.as_fd();
+        let error = match virtio::send(fd, self.limits, &mut self.counters, head, payload, offload)
+        {
+            Ok(sent) => return Ok(sent),
             Err(error) => error,
         };
         match Errno::from_io_error(&error) {
-            Some(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
-                self.counters.dropped.full += 1;
-                Ok(Sent::Full)
-            }
-            Some(Errno::NETDOWN | Errno::NXIO | Errno::NODEV) => {
-                self.check()?;
-                self.counters.dropped.down += 1;
-                Ok(Sent::Lost)
-            }
-            // The kernel cannot read the payload's memory: only its owner loses bytes.
-            Some(Errno::FAULT) => {
-                self.counters.dropped.unreadable += 1;
-                Ok(Sent::Lost)
-            }
+            Some(Errno::NETDOWN | Errno::NXIO | Errno::NODEV) => self.check()?,
             // The interface's MTU has become smaller.
-            Some(Errno::MSGSIZE) => {
-                self.counters.dropped.down += 1;
-                Ok(Sent::Lost)
-            }
-            _ => Err(error),
+            Some(Errno::MSGSIZE) => {}
+            _ => return Err(error),
         }
+        self.counters.dropped.down += 1;
+        Ok(Sent::Lost)
     }
 
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -17,7 +17,6 @@ pub use error::TapError;
 
 use crate::device::{self, Request};
 use crate::frame::Pool;
-use crate::packet::Packet;
 use crate::virtio::{self, GSO_BYTES, HEADER_BYTES};
 use crate::{Counters, FRAME_BYTES_MAX, Frame, Limits, Offload, RawPart, Sent, Wire};
 
@@ -236,29 +235,14 @@ impl Wire for Tap {
         payload: [RawPart<'_>; 2],
         offload: Offload,
     ) -> io::Result<Sent> {
-        let packet = Packet::new(head, payload, offload, self.limits)?;
-        match virtio::send(self.fd.as_fd(), &packet, head, payload, offload) {
-            Ok(()) => {
-                self.counters.sent.count(packet.bytes());
-                Ok(Sent::Taken)
+        let fd = self.fd.as_fd();
+        match virtio::send(fd, self.limits, &mut self.counters, head, payload, offload) {
+            // Linux's side is down.
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::IO) => {
+                self.counters.dropped.down += 1;
+                Ok(Sent::Lost)
             }
-            Err(error) => match Errno::from_io_error(&error) {
-                Some(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
-                    self.counters.dropped.full += 1;
-                    Ok(Sent::Full)
-                }
-                // The kernel cannot read the payload's memory: only its owner loses bytes.
-                Some(Errno::FAULT) => {
-                    self.counters.dropped.unreadable += 1;
-                    Ok(Sent::Lost)
-                }
-                // Linux's side is down.
-                Some(Errno::IO) => {
-                    self.counters.dropped.down += 1;
-                    Ok(Sent::Lost)
-                }
-                _ => Err(error),
-            },
+            sent => sent,
         }
     }
 

@@ -12,7 +12,7 @@ use super::frames::Answer;
 use super::{Secrets, Stack};
 use crate::datapath::{Datapath, Head};
 use crate::packet::{
-    EthernetView, IpView, UNREACHABLE_HEADERS_BYTES, build_port_unreachable, unreachable_quote,
+    EthernetView, ICMP_REPLY_HEADERS_BYTES, IpView, build_port_unreachable, unreachable_quote,
 };
 
 /// Time in which one more answer to a destination becomes due (Linux's icmp_ratelimit).
@@ -95,7 +95,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         self.counters.ports_unreachable += 1;
         let quote = unreachable_quote(ethernet, ip);
-        let mut head = Head::zeroed(UNREACHABLE_HEADERS_BYTES);
+        let mut head = Head::zeroed(ICMP_REPLY_HEADERS_BYTES);
         let len = build_port_unreachable(head.bytes_mut(), ethernet, ip, &frame[quote.clone()]);
         head.truncate(len);
         Answer::Reply(head, quote)

@@ -6,9 +6,8 @@ use wave_core::clock::Nanos;
 
 use super::frames::Answer;
 use super::{Stack, reply};
-use crate::datapath::{Datapath, Head, Output};
-use crate::packet::icmp6::ECHO6_HEADERS_BYTES;
-use crate::packet::{Discovery, EthernetView, Icmp6, Ipv6View, MacAddress, build_echo6_reply};
+use crate::datapath::{Datapath, Output};
+use crate::packet::{Discovery, EthernetView, Icmp6, Ipv6View, MacAddress};
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     pub(super) fn on_icmp6(
@@ -29,11 +28,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         match message {
             Icmp6::EchoRequest(echo) if self.may_answer(now) => {
-                let mut head = Head::zeroed(ECHO6_HEADERS_BYTES);
-                build_echo6_reply(head.bytes_mut(), ethernet, ip, echo);
-                self.counters.echoes += 1;
-                let end = ip.payload.end.min(frame_bytes);
-                Answer::Reply(head, end - echo.data.len()..end)
+                self.answer_echo(frame_bytes, ethernet, ip, echo)
             }
             error => {
                 self.on_error6(now, error);

@@ -1,5 +1,7 @@
 //! Handling of packets that are not data of an established connection (RFC 9293, 3.10.7; RFC 5961; RFC 826; RFC 792).
 
+use core::net::IpAddr;
+
 use wave_core::clock::Nanos;
 
 use super::Stack;
@@ -9,10 +11,9 @@ use crate::context::Reason;
 use crate::datapath::{
     Command, Datapath, Fin, FlowId, Head, Output, Packet, Payload, Segment, Tuple,
 };
-use crate::packet::icmp::ECHO_HEADERS_BYTES;
 use crate::packet::{
-    ArpOperation, ArpPacket, EthernetView, Flags, Icmp, Ipv4View, MacAddress, Options, Parsed,
-    Problem, TcpSegment, build_echo_reply, parse,
+    ArpOperation, ArpPacket, Echo, EthernetView, Flags, ICMP_REPLY_HEADERS_BYTES, Icmp, IpView,
+    Ipv4View, MacAddress, Options, Parsed, Problem, TcpSegment, build_echo_reply, parse,
 };
 use crate::planted::{Planted, is_planted};
 use crate::seq::seq_of;
@@ -118,11 +119,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         match message {
             Icmp::EchoRequest(echo) if self.may_answer(now) => {
-                let mut head = Head::zeroed(ECHO_HEADERS_BYTES);
-                build_echo_reply(head.bytes_mut(), ethernet, ip, echo);
-                self.counters.echoes += 1;
-                let end = ip.payload.end.min(frame_bytes);
-                Answer::Reply(head, end - echo.data.len()..end)
+                self.answer_echo(frame_bytes, ethernet, ip, echo)
             }
             Icmp::Unreachable(error) => {
                 self.on_unreachable(now, error);
@@ -134,6 +131,21 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             }
             _ => Answer::None,
         }
+    }
+
+    pub(super) fn answer_echo<A: Copy + Into<IpAddr>>(
+        &mut self,
+        frame_bytes: usize,
+        ethernet: &EthernetView,
+        ip: &IpView<A>,
+        echo: &Echo<'_>,
+    ) -> Answer {
+        let mut head = Head::zeroed(ICMP_REPLY_HEADERS_BYTES);
+        let len = build_echo_reply(head.bytes_mut(), ethernet, ip, echo);
+        head.truncate(len);
+        self.counters.echoes += 1;
+        let end = ip.payload.end.min(frame_bytes);
+        Answer::Reply(head, end - echo.data.len()..end)
     }
 
     fn on_segment(

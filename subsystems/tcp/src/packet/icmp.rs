@@ -1,25 +1,24 @@
 //! ICMP (RFC 792): echoes, and "destination unreachable" with the next hop's MTU (RFC 1191).
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use zerocopy::big_endian::{U16, U32};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::ethernet::{self, ETHERNET_BYTES, EtherType, EthernetView};
-use super::ipv4::{self, Ecn, IPV4_BYTES, Ipv4Header, Ipv4View, PROTOCOL_ICMP, PROTOCOL_TCP};
-use super::{Cause, TTL_DEFAULT, checksum};
+use super::ipv4::{self, Ipv4View, PROTOCOL_TCP};
+use super::{Cause, checksum};
 use crate::seq::Seq;
 
 /// Length of a message's fixed part, in bytes.
 pub const ICMP_BYTES: usize = 8;
 
-const ECHO_REPLY: u8 = 0;
-const UNREACHABLE: u8 = 3;
+pub(super) const ECHO_REPLY: u8 = 0;
+pub(super) const UNREACHABLE: u8 = 3;
 const ECHO_REQUEST: u8 = 8;
 const TIME_EXCEEDED: u8 = 11;
 const PARAMETER_PROBLEM: u8 = 12;
 
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[derive(FromBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Wire {
     kind: u8,
@@ -33,10 +32,10 @@ struct Wire {
 /// The part of a TCP header that every error quotes.
 #[derive(FromBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(super) struct QuotedWire {
-    pub source_port: U16,
-    pub destination_port: U16,
-    pub seq: U32,
+struct QuotedWire {
+    source_port: U16,
+    destination_port: U16,
+    seq: U32,
 }
 
 const _: () = assert!(size_of::<Wire>() == ICMP_BYTES && size_of::<QuotedWire>() == 8);
@@ -108,6 +107,21 @@ pub struct Quoted {
     pub seq: Seq,
 }
 
+impl Quoted {
+    /// The quoted segment, from the source, destination, protocol and payload of the IP header before it; `None` if it is not TCP,
+    /// or its ports and sequence number are missing.
+    pub(super) fn of<A: Into<IpAddr>>(
+        (source, destination, protocol, rest): (A, A, u8, &[u8]),
+    ) -> Option<Quoted> {
+        let (wire, _) = QuotedWire::ref_from_prefix(rest).ok()?;
+        (protocol == PROTOCOL_TCP).then(|| Quoted {
+            source: SocketAddr::new(source.into(), wire.source_port.get()),
+            destination: SocketAddr::new(destination.into(), wire.destination_port.get()),
+            seq: Seq(wire.seq.get()),
+        })
+    }
+}
+
 /// Parses the message in the payload of `ip`, which was parsed from `frame`.
 ///
 /// # Errors
@@ -120,6 +134,7 @@ pub fn parse<'a>(frame: &'a [u8], ip: &Ipv4View) -> Result<Icmp<'a>, Cause> {
         return Err(Cause::BadIcmpChecksum);
     }
     let echo = Echo { identifier: wire.first.get(), sequence: wire.second.get(), data };
+    let quoted = || ipv4::parse_quoted(data).and_then(Quoted::of);
     Ok(match (wire.kind, wire.code) {
         (ECHO_REQUEST, 0) => Icmp::EchoRequest(echo),
         (ECHO_REPLY, 0) => Icmp::EchoReply(echo),
@@ -128,62 +143,19 @@ pub fn parse<'a>(frame: &'a [u8], ip: &Ipv4View) -> Result<Icmp<'a>, Cause> {
             Icmp::Unreachable(Unreachable {
                 code,
                 next_hop_mtu: (code == Unreachable::TOO_BIG && mtu != 0).then_some(mtu),
-                quoted: parse_quoted(data),
+                quoted: quoted(),
             })
         }
-        (TIME_EXCEEDED | PARAMETER_PROBLEM, _) => {
-            Icmp::Problem(Problem { quoted: parse_quoted(data) })
-        }
+        (TIME_EXCEEDED | PARAMETER_PROBLEM, _) => Icmp::Problem(Problem { quoted: quoted() }),
         (kind, code) => Icmp::Other { kind, code },
     })
-}
-
-fn parse_quoted(data: &[u8]) -> Option<Quoted> {
-    let (source, destination, PROTOCOL_TCP, rest) = ipv4::parse_quoted(data)? else {
-        return None;
-    };
-    let (wire, _) = QuotedWire::ref_from_prefix(rest).ok()?;
-    Some(Quoted {
-        source: SocketAddr::new(source.into(), wire.source_port.get()),
-        destination: SocketAddr::new(destination.into(), wire.destination_port.get()),
-        seq: Seq(wire.seq.get()),
-    })
-}
-
-/// Length of the headers of an echo reply, in bytes.
-pub const ECHO_HEADERS_BYTES: usize = ETHERNET_BYTES + IPV4_BYTES + ICMP_BYTES;
-
-/// Writes the headers of the reply to an echo request with these headers. The caller appends the same data.
-///
-/// # Panics
-/// `out` is shorter than [`ECHO_HEADERS_BYTES`].
-pub fn build_echo_reply(out: &mut [u8], ethernet: &EthernetView, ip: &Ipv4View, echo: &Echo<'_>) {
-    ethernet::build(out, ethernet.destination, ethernet.source, EtherType::Ipv4);
-    let header = Ipv4Header {
-        source: ip.destination,
-        destination: ip.source,
-        protocol: PROTOCOL_ICMP,
-        ecn: Ecn::NotCapable,
-        ttl: TTL_DEFAULT,
-    };
-    let message_bytes = ICMP_BYTES + echo.data.len();
-    ipv4::build(&mut out[ETHERNET_BYTES..], &header, message_bytes as u32);
-    let mut wire = Wire {
-        kind: ECHO_REPLY,
-        code: 0,
-        checksum: 0.into(),
-        first: echo.identifier.into(),
-        second: echo.sequence.into(),
-    };
-    let sum = checksum::add(checksum::sum(wire.as_bytes()), checksum::sum(echo.data));
-    wire.checksum = (!sum).into();
-    let message = &mut out[ETHERNET_BYTES + IPV4_BYTES..];
-    message[..ICMP_BYTES].copy_from_slice(wire.as_bytes());
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::packet::ipv4::PROTOCOL_ICMP;
+    use crate::packet::{Ecn, TTL_DEFAULT};
     use core::ops::Range;
 
     /// "Too big" with an MTU, about a segment from 10.0.0.1:80 to 10.0.0.2:81 with sequence number 7.

@@ -1,29 +1,22 @@
 //! ICMPv6 (RFC 4443): echoes, and errors about segments. Neighbour discovery is in [`super::discovery`].
 
-use core::net::SocketAddr;
-
 use zerocopy::big_endian::{U16, U32};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::discovery::{self, Discovery};
-use super::ethernet::{self, ETHERNET_BYTES, EtherType, EthernetView};
-use super::icmp::{Echo, Quoted, QuotedWire};
-use super::ipv4::PROTOCOL_TCP;
-use super::ipv6::{self, IPV6_BYTES, Ipv6Header, Ipv6View, PROTOCOL_ICMP6};
-use super::{Cause, Ecn, TTL_DEFAULT, checksum};
-use crate::seq::Seq;
+use super::icmp::{Echo, ICMP_BYTES, Quoted};
+use super::ipv6::{self, Ipv6Header, Ipv6View, PROTOCOL_ICMP6};
+use super::{Cause, checksum};
 
-/// Length of a message's fixed part, in bytes.
-pub const ICMP6_BYTES: usize = 8;
-
-const UNREACHABLE: u8 = 1;
+pub(super) const UNREACHABLE: u8 = 1;
 const TOO_BIG: u8 = 2;
 const TIME_EXCEEDED: u8 = 3;
 const PARAMETER_PROBLEM: u8 = 4;
 const ECHO_REQUEST: u8 = 128;
-const ECHO_REPLY: u8 = 129;
+pub(super) const ECHO_REPLY: u8 = 129;
 
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[derive(FromBytes, KnownLayout, Immutable, Unaligned)]
+#[cfg_attr(test, derive(zerocopy::IntoBytes))]
 #[repr(C)]
 struct Wire {
     kind: u8,
@@ -33,7 +26,7 @@ struct Wire {
     rest: U32,
 }
 
-const _: () = assert!(size_of::<Wire>() == ICMP6_BYTES);
+const _: () = assert!(size_of::<Wire>() == ICMP_BYTES);
 
 /// An ICMPv6 message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,59 +83,19 @@ pub fn parse<'a>(frame: &'a [u8], ip: &Ipv6View) -> Result<Icmp6<'a>, Cause> {
     if let Some(discovery) = discovery::parse(bytes, ip)? {
         return Ok(Icmp6::Discovery(discovery));
     }
+    let quoted = || ipv6::parse_quoted(data).and_then(Quoted::of);
     let echo = Echo { identifier: (rest >> 16) as u16, sequence: rest as u16, data };
     let message = match (kind, code) {
         (ECHO_REQUEST, 0) => Icmp6::EchoRequest(echo),
         (ECHO_REPLY, 0) => Icmp6::EchoReply(echo),
-        (UNREACHABLE, code) => Icmp6::Unreachable { code, quoted: parse_quoted(data) },
+        (UNREACHABLE, code) => Icmp6::Unreachable { code, quoted: quoted() },
         // RFC 4443, 3.2: a receiver ignores the code.
-        (TOO_BIG, _) => Icmp6::TooBig { mtu: rest, quoted: parse_quoted(data) },
-        (TIME_EXCEEDED | PARAMETER_PROBLEM, _) => Icmp6::Problem { quoted: parse_quoted(data) },
+        (TOO_BIG, _) => Icmp6::TooBig { mtu: rest, quoted: quoted() },
+        (TIME_EXCEEDED | PARAMETER_PROBLEM, _) => Icmp6::Problem { quoted: quoted() },
         (kind, code) => return Ok(Icmp6::Other { kind, code }),
     };
     ip.check_unicast()?;
     Ok(message)
-}
-
-fn parse_quoted(data: &[u8]) -> Option<Quoted> {
-    let (source, destination, PROTOCOL_TCP, rest) = ipv6::parse_quoted(data)? else {
-        return None;
-    };
-    let (wire, _) = QuotedWire::ref_from_prefix(rest).ok()?;
-    Some(Quoted {
-        source: SocketAddr::new(source.into(), wire.source_port.get()),
-        destination: SocketAddr::new(destination.into(), wire.destination_port.get()),
-        seq: Seq(wire.seq.get()),
-    })
-}
-
-/// Length of the headers of an echo reply, in bytes.
-pub const ECHO6_HEADERS_BYTES: usize = ETHERNET_BYTES + IPV6_BYTES + ICMP6_BYTES;
-
-/// Writes the headers of the reply to an echo request with these headers. The caller appends the same data.
-///
-/// # Panics
-/// `out` is shorter than [`ECHO6_HEADERS_BYTES`].
-pub fn build_echo6_reply(out: &mut [u8], ethernet: &EthernetView, ip: &Ipv6View, echo: &Echo<'_>) {
-    ethernet::build(out, ethernet.destination, ethernet.source, EtherType::Ipv6);
-    let header = Ipv6Header {
-        source: ip.destination,
-        destination: ip.source,
-        protocol: PROTOCOL_ICMP6,
-        ecn: Ecn::NotCapable,
-        hop_limit: TTL_DEFAULT,
-    };
-    let message_bytes = (ICMP6_BYTES + echo.data.len()) as u32;
-    ipv6::build(&mut out[ETHERNET_BYTES..], &header, message_bytes);
-    let mut wire = Wire {
-        kind: ECHO_REPLY,
-        code: 0,
-        checksum: 0.into(),
-        rest: (u32::from(echo.identifier) << 16 | u32::from(echo.sequence)).into(),
-    };
-    wire.checksum = checksum(&header, wire.as_bytes(), echo.data).into();
-    let message = &mut out[ETHERNET_BYTES + IPV6_BYTES..];
-    message[..ICMP6_BYTES].copy_from_slice(wire.as_bytes());
 }
 
 /// The checksum of a message in two parts; the first has an even length, and a checksum field of 0.
@@ -156,7 +109,11 @@ pub(super) fn checksum(header: &Ipv6Header, front: &[u8], back: &[u8]) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::net::Ipv6Addr;
+    use crate::packet::Ecn;
+    use crate::packet::ipv4::PROTOCOL_TCP;
+    use crate::seq::Seq;
+    use core::net::{Ipv6Addr, SocketAddr};
+    use zerocopy::IntoBytes;
 
     const OURS: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
     const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 9);

@@ -10,27 +10,29 @@ pub mod discovery;
 pub mod ethernet;
 pub mod icmp;
 pub mod icmp6;
+pub mod icmp_reply;
 pub mod ip;
 pub mod ipv4;
 pub mod ipv6;
 pub mod options;
 pub mod tcp;
 pub mod udp;
-pub mod unreachable;
 
 use core::net::IpAddr;
 
 pub use arp::{ArpOperation, ArpPacket, build_arp};
 pub use discovery::{DISCOVERY_BYTES, Discovery, build_advertisement, build_solicitation};
 pub use ethernet::{BROADCAST, ETHERNET_BYTES, EtherType, EthernetView, MacAddress};
-pub use icmp::{Echo, Icmp, Problem, Quoted, Unreachable, build_echo_reply};
-pub use icmp6::{Icmp6, build_echo6_reply};
+pub use icmp::{Echo, Icmp, Problem, Quoted, Unreachable};
+pub use icmp_reply::{
+    ICMP_REPLY_HEADERS_BYTES, build_echo_reply, build_port_unreachable, unreachable_quote,
+};
+pub use icmp6::Icmp6;
 pub use ip::IpView;
 pub use ipv4::{Ecn, IPV4_BYTES, Ipv4Header, Ipv4View, TTL_DEFAULT};
 pub use ipv6::{IPV6_BYTES, Ipv6Header, Ipv6View};
 pub use options::{OPTIONS_BYTES_MAX, Options, SACK_BLOCKS_MAX, SCALE_MAX};
 pub use tcp::{Flags, TCP_BYTES, TcpHeader, TcpSegment, build_tcp, partial_checksum, set_diffserv};
-pub use unreachable::{UNREACHABLE_HEADERS_BYTES, build_port_unreachable, unreachable_quote};
 
 /// Why a frame is dropped. The sender or the wire is at fault for each cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
