@@ -113,21 +113,25 @@ impl Sockets {
         fd: c_int,
         call: impl FnOnce(&mut World, usize) -> Verdict<R>,
     ) -> Verdict<R> {
-        let mut world = match self.open() {
-            Ok(world) => world,
-            Err(error) => return Verdict::Ours(Err(error)),
+        let (mut world, at) = match self.find(fd) {
+            Ok(found) => found,
+            Err(verdict) => return verdict,
         };
+        let answer = call(&mut world, at);
+        world.settle(at);
+        answer
+    }
+
+    /// Finds a descriptor's description, after it has processed events. If there is none, or no longer, returns the verdict.
+    pub fn find<R>(&self, fd: c_int) -> Result<(Open<'_>, usize), Verdict<R>> {
+        let mut world = self.open().map_err(|error| Verdict::Ours(Err(error)))?;
         if world.find(fd).is_none() {
-            return Verdict::Kernels;
+            return Err(Verdict::Kernels);
         }
         world.process_events();
-        match world.find(fd) {
-            Some(at) if world.take_over(at) => {
-                let answer = call(&mut world, at);
-                world.settle(at);
-                answer
-            }
-            _ => Verdict::Kernels,
+        match world.find(fd).filter(|at| world.take_over(*at)) {
+            Some(at) => Ok((world, at)),
+            None => Err(Verdict::Kernels),
         }
     }
 }

@@ -219,16 +219,9 @@ impl Sockets {
         kernel: impl Fn(&mut World, usize) -> Option<c_int>,
         mut step: impl FnMut(&mut World, usize, Option<Stop>) -> Option<Result<R, Errno>>,
     ) -> Verdict<R> {
-        let mut world = match self.open() {
-            Ok(world) => world,
-            Err(error) => return Verdict::Ours(Err(error)),
-        };
-        if world.find(fd).is_none() {
-            return Verdict::Kernels;
-        }
-        world.process_events();
-        let Some(at) = world.find(fd).filter(|at| world.take_over(*at)) else {
-            return Verdict::Kernels;
+        let (mut world, at) = match self.find(fd) {
+            Ok(found) => found,
+            Err(verdict) => return verdict,
         };
         let never_waits = never_waits || world.is_known_nonblocking(at);
         if let Some(answer) = step(&mut world, at, never_waits.then_some(Stop::Nonblocking)) {
