@@ -23,10 +23,10 @@
 
 #![forbid(unsafe_code)]
 
+mod agent_window;
 mod buddy;
 mod context;
 mod limits;
-mod line;
 mod listener;
 mod program;
 mod socket;
@@ -34,10 +34,10 @@ mod stream;
 mod toe;
 mod zero_copy;
 
+pub use agent_window::{AgentWindow, Fault, Queues, ToeError, Woken, pause};
 pub use buddy::{RING_BYTES_MAX, RING_BYTES_MIN, is_ring_size};
 pub use context::{Context, Identity};
 pub use limits::{VALGRIND_BYTES, payload_within_limits};
-pub use line::{Fault, Line, Queues, ToeError, Woken, pause};
 pub use listener::Listener;
 pub use program::{Program, ProgramError, Unfit, find_program, inspect_program};
 pub use socket::{

@@ -12,7 +12,7 @@ use rustix::process::{Resource, getrlimit};
 use wave_links::Payload;
 use wave_tcp::context::FILL_MAX;
 
-use crate::line::ToeError;
+use crate::agent_window::ToeError;
 use crate::socket::FIRST_FILL;
 use crate::toe::Options;
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use wave_tcp::context::{FILL_MAX, Filled, Progress, SocketOptions, Tail, TcpInfo, Update};
 use wave_tcp::datapath::{FlowId, Ring};
 
-use crate::line::Fault;
+use crate::agent_window::Fault;
 
 /// Bytes of a new ring that are populated: enough for a peer's initial window (RFC 6928).
 pub const FIRST_FILL: u32 = 16 << 10;

@@ -227,12 +227,12 @@ impl Stream {
         })
     }
 
-    pub(crate) fn wrote(&self, bytes: u64) {
-        self.inner().context.borrow_mut().wrote(self.name, bytes);
+    pub(crate) fn commit_write(&self, bytes: u64) {
+        self.inner().context.borrow_mut().commit_write(self.name, bytes);
     }
 
-    pub(crate) fn has_read(&self, bytes: u64) {
-        self.inner().context.borrow_mut().read(self.name, bytes);
+    pub(crate) fn commit_read(&self, bytes: u64) {
+        self.inner().context.borrow_mut().commit_read(self.name, bytes);
     }
 }
 
@@ -250,7 +250,7 @@ impl Read for &Stream {
         let [first, second] = self.data_parts(bytes as u32);
         let copied = first.copy_to(into);
         second.copy_to(&mut into[copied..]);
-        self.has_read(bytes);
+        self.commit_read(bytes);
         Ok(bytes as usize)
     }
 }
@@ -264,7 +264,7 @@ impl Write for &Stream {
         let [first, second] = self.room_parts(bytes as u32);
         let copied = first.copy_from(from);
         second.copy_from(&from[copied..]);
-        self.wrote(bytes);
+        self.commit_write(bytes);
         Ok(bytes as usize)
     }
 

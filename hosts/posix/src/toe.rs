@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use wave_links::Payload;
 
+use crate::agent_window::{AgentWindow, ToeError, Woken};
 use crate::buddy::is_ring_size;
 use crate::context::{Context, PLACE_BITS};
 use crate::limits::payload_within_limits;
-use crate::line::{Line, ToeError, Woken};
 use crate::listener::Listener;
 use crate::stream::Stream;
 
@@ -96,10 +96,10 @@ impl Toe {
         let (payload, file, ring_bytes) = payload_within_limits(options)?;
         let users = &options.agent_users;
         let lent = (&payload, file.as_fd());
-        let line = Line::connect(path.as_ref(), users, lent, options.patience)?;
+        let window = AgentWindow::connect(path.as_ref(), users, lent, options.patience)?;
         // A separate descriptor, so that it can be polled while the context is in use.
-        let bell = line.bell().try_clone_to_owned()?;
-        let context = Context::new(line, payload.bytes(), ring_bytes);
+        let bell = window.bell().try_clone_to_owned()?;
+        let context = Context::new(window, payload.bytes(), ring_bytes);
         Ok(Toe { inner: Rc::new(Inner { context: RefCell::new(context), payload, bell }) })
     }
 
@@ -161,7 +161,7 @@ impl Toe {
     /// `ECONNRESET`: the agent has gone, and all streams have failed.
     pub fn poll_ready(&self) -> io::Result<bool> {
         let mut context = self.inner.context.borrow_mut();
-        context.line.unpark();
+        context.queues.unpark();
         context.process_events();
         context.flush();
         if context.is_dead() {
@@ -177,14 +177,14 @@ impl Toe {
             return Ok(true);
         }
         // The doorbell's rings so far announced events that have just been processed.
-        if context.line.clear_ring() {
+        if context.queues.clear_ring() {
             context.handle_death();
             return Err(Errno::CONNRESET.into());
         }
-        context.line.park();
+        context.queues.park();
         if context.process_events() {
             context.take_had_events();
-            context.line.unpark();
+            context.queues.unpark();
             return Ok(true);
         }
         Ok(false)
@@ -253,7 +253,7 @@ impl fmt::Debug for Toe {
 /// The state that all handles of a context share.
 #[derive(Debug)]
 pub(crate) struct Inner {
-    pub(crate) context: RefCell<Context<Line>>,
+    pub(crate) context: RefCell<Context<AgentWindow>>,
     pub(crate) payload: Payload,
     bell: OwnedFd,
 }
@@ -267,7 +267,7 @@ impl Inner {
         &self,
         deadline: Option<Instant>,
         late: Errno,
-        mut ready: impl FnMut(&mut Context<Line>) -> Option<io::Result<R>>,
+        mut ready: impl FnMut(&mut Context<AgentWindow>) -> Option<io::Result<R>>,
     ) -> io::Result<R> {
         let mut context = self.context.borrow_mut();
         loop {
@@ -280,23 +280,23 @@ impl Inner {
             let left = deadline.map(|at| at.saturating_duration_since(now));
             if left == Some(Duration::ZERO) {
                 // Calls that never wait must detect a dead agent as well.
-                if !context.is_dead() && context.line.check_hung_up(LIFE_CHECK) {
+                if !context.is_dead() && context.queues.check_hung_up(LIFE_CHECK) {
                     context.handle_death();
                     continue;
                 }
                 return Err(late.into());
             }
             let most = if context.has_unsent() { RETRY } else { LIFE_CHECK };
-            context.line.park();
+            context.queues.park();
             // Events from before the agent could see the parking are in the queue now.
             let woken = match context.process_events() {
                 true => Woken::Rung,
-                false => context.line.wait(left.map_or(most, |left| left.min(most))),
+                false => context.queues.wait(left.map_or(most, |left| left.min(most))),
             };
-            context.line.unpark();
+            context.queues.unpark();
             let has_gone = match woken {
                 Woken::Rung => false,
-                Woken::TimedOut => context.line.hung_up(),
+                Woken::TimedOut => context.queues.hung_up(),
                 Woken::HungUp => true,
             };
             if has_gone {
@@ -306,14 +306,14 @@ impl Inner {
     }
 }
 
-impl Context<Line> {
+impl Context<AgentWindow> {
     /// Sends all pending requests, and waits up to `patience` while the agent has no room for them.
     pub fn flush_all(&mut self, patience: Duration) {
         let start = Instant::now();
         self.flush();
         while self.has_unsent()
             && !self.is_dead()
-            && !self.line.hung_up()
+            && !self.queues.hung_up()
             && start.elapsed() < patience
         {
             std::thread::sleep(RETRY);

@@ -39,7 +39,7 @@ impl<'a> Reserved<'a> {
     pub fn commit(self, bytes: usize) {
         assert!(bytes <= self.len(), "cannot commit {bytes} bytes: {} are reserved", self.bytes);
         if bytes > 0 {
-            self.stream.wrote(bytes as u64);
+            self.stream.commit_write(bytes as u64);
         }
     }
 }
@@ -75,7 +75,7 @@ impl<'a> Readable<'a> {
     pub fn release(self, bytes: usize) {
         assert!(bytes <= self.len(), "cannot release {bytes} bytes: {} are readable", self.bytes);
         if bytes > 0 {
-            self.stream.has_read(bytes as u64);
+            self.stream.commit_read(bytes as u64);
         }
     }
 }

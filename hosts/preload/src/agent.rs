@@ -1,4 +1,4 @@
-//! A line to an agent: a context of this process, its payload memory, and the owners of its sockets.
+//! Use of an agent: a context of this process, its payload memory, and the owners of its sockets.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wave_links::Payload;
-use wave_posix::{Context, Line, Options, ToeError, VALGRIND_BYTES, payload_within_limits};
+use wave_posix::{AgentWindow, Context, Options, ToeError, VALGRIND_BYTES, payload_within_limits};
 
 use crate::sys;
 
@@ -18,7 +18,7 @@ const LIFE_CHECK: Duration = Duration::from_millis(250);
 /// An agent to which this process is attached. A socket stays with the agent that created it.
 #[derive(Debug)]
 pub struct Agent {
-    pub context: Context<Line>,
+    pub context: Context<AgentWindow>,
     pub payload: Payload,
     /// Distinguishes this agent from earlier and later ones.
     pub incarnation: u64,
@@ -38,10 +38,10 @@ impl Agent {
         if payload.bytes() > VALGRIND_BYTES {
             payload.keep_from_children()?;
         }
-        let mut line = Line::connect(path, &[], (&payload, file.as_fd()), patience)?;
-        line.renumber(|fd| Ok(sys::own_duplicate(fd)?))?;
-        let bell = Arc::new(sys::own_duplicate(line.bell()).map_err(std::io::Error::from)?);
-        let context = Context::new(line, payload.bytes(), ring_bytes);
+        let mut window = AgentWindow::connect(path, &[], (&payload, file.as_fd()), patience)?;
+        window.renumber(|fd| Ok(sys::own_duplicate(fd)?))?;
+        let bell = Arc::new(sys::own_duplicate(window.bell()).map_err(std::io::Error::from)?);
+        let context = Context::new(window, payload.bytes(), ring_bytes);
         Ok(Agent {
             context,
             payload,
@@ -52,10 +52,10 @@ impl Agent {
         })
     }
 
-    /// Numbers of the line's descriptors, which are hidden from the program.
+    /// Numbers of the window's descriptors, which are hidden from the program.
     pub fn descriptors(&self) -> impl Iterator<Item = c_int> {
-        let line = self.context.line.descriptors().map(|fd| fd.as_raw_fd());
-        line.into_iter().chain([self.bell.as_raw_fd()])
+        let window = self.context.queues.descriptors().map(|fd| fd.as_raw_fd());
+        window.into_iter().chain([self.bell.as_raw_fd()])
     }
 
     /// Processes the agent's events. Returns whether there were any.
@@ -73,7 +73,7 @@ impl Agent {
     /// Checks every [`LIFE_CHECK`] whether the agent has died. Needed while no thread sleeps.
     fn check_life(&mut self) {
         let context = &mut self.context;
-        if !context.is_dead() && context.line.check_hung_up(LIFE_CHECK) {
+        if !context.is_dead() && context.queues.check_hung_up(LIFE_CHECK) {
             context.handle_death();
         }
     }
@@ -81,8 +81,8 @@ impl Agent {
     /// Clears the doorbell after a sleep, and checks whether the agent has died.
     pub fn wake(&mut self, was_rung: bool) {
         let has_gone = match was_rung {
-            true => self.context.line.clear_ring(),
-            false => self.context.line.hung_up(),
+            true => self.context.queues.clear_ring(),
+            false => self.context.queues.hung_up(),
         };
         if has_gone && !self.context.is_dead() {
             self.context.handle_death();

@@ -1,6 +1,6 @@
 //! A place at the agent that a listener has as long as any process holds it.
 //!
-//! It is a line of its own, with the listener and without slots. Children of fork(2) inherit its descriptors, so the agent sees it hang up
+//! It is a window of its own, with the listener and without slots. Children of fork(2) inherit its descriptors, so the agent sees it hang up
 //! only once the last process has closed the listener or has ended, in any way. Until then connections wait there (docs/adr/0103).
 
 use std::ffi::c_int;
@@ -11,15 +11,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use wave_links::Payload;
-use wave_posix::{Context, Line};
+use wave_posix::{AgentWindow, Context};
 
 use crate::description::State;
+use crate::descriptor_set::DescriptorSet;
 use crate::listeners::Listens;
-use crate::marks::Marks;
 use crate::sys;
 use crate::world::World;
 
-/// Payload memory of the line, which has no connections.
+/// Payload memory of the window, which has no connections.
 const PAYLOAD_BYTES: u64 = 1 << 16;
 const RING_BYTES: u32 = 1 << 12;
 /// Longest attempt to get a place, while a thread forks.
@@ -27,10 +27,10 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Sleep between two looks for the agent's answer.
 const CHECK_EVERY: Duration = Duration::from_millis(10);
 
-/// The descriptors of such a line. They are hidden from the program.
+/// The descriptors of such a window. They are hidden from the program.
 pub struct Keeper {
     fds: [OwnedFd; 3],
-    private: &'static Marks,
+    private: &'static DescriptorSet,
 }
 
 impl fmt::Debug for Keeper {
@@ -41,34 +41,34 @@ impl fmt::Debug for Keeper {
 
 impl Keeper {
     /// Gets a place for a listener that has one already.
-    fn new(path: &Path, listens: &Listens, private: &'static Marks) -> Option<Keeper> {
+    fn new(path: &Path, listens: &Listens, private: &'static DescriptorSet) -> Option<Keeper> {
         let (payload, file) = Payload::create("wave-toe-keeper", PAYLOAD_BYTES).ok()?;
         let start = Instant::now();
-        let line = Line::connect(path, &[], (&payload, file.as_fd()), PATIENCE).ok()?;
-        let mut context = Context::new(line, PAYLOAD_BYTES, [RING_BYTES; 2]);
-        let listener = context.listen_beside(listens.own, listens.backlog, listens.sharing);
+        let window = AgentWindow::connect(path, &[], (&payload, file.as_fd()), PATIENCE).ok()?;
+        let mut context = Context::new(window, PAYLOAD_BYTES, [RING_BYTES; 2]);
+        let listener = context.listen_sharing(listens.own, listens.backlog, listens.sharing);
         context.share(listener);
         context.flush();
         loop {
-            context.line.park();
+            context.queues.park();
             context.process_events();
             match context.listening(listener) {
                 Some(answer) => answer.ok()?,
                 None if context.is_dead() || start.elapsed() >= PATIENCE => return None,
                 None => {
-                    context.line.wait(CHECK_EVERY);
+                    context.queues.wait(CHECK_EVERY);
                     continue;
                 }
             };
             break;
         }
-        context.line.unpark();
-        let [connection, bell, agent_bell] = context.line.descriptors();
+        context.queues.unpark();
+        let [connection, bell, agent_bell] = context.queues.descriptors();
         let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().ok();
         Some(Keeper::hidden([own(connection)?, own(bell)?, own(agent_bell)?], private))
     }
 
-    fn hidden(fds: [OwnedFd; 3], private: &'static Marks) -> Keeper {
+    fn hidden(fds: [OwnedFd; 3], private: &'static DescriptorSet) -> Keeper {
         fds.iter().for_each(|fd| private.set(fd.as_raw_fd()));
         Keeper { fds, private }
     }

@@ -285,7 +285,7 @@ impl World {
         kept: &Kept,
     ) -> (u32, Option<Errno>) {
         let context = self.context(incarnation);
-        let listener = context.listen_beside(own, backlog, sharing);
+        let listener = context.listen_sharing(own, backlog, sharing);
         if kept.mss_max != u16::MAX {
             context.limit_segments(listener, kept.mss_max);
         }
@@ -431,7 +431,7 @@ impl World {
             let Some(listens) = description.listens.as_deref().cloned() else { continue };
             let Listens { own, backlog, sharing, kept, is_inherited, .. } = listens;
             let context = self.context(incarnation);
-            let listener = context.listen_beside(own, backlog, sharing);
+            let listener = context.listen_sharing(own, backlog, sharing);
             if kept.mss_max != u16::MAX {
                 context.limit_segments(listener, kept.mss_max);
             }

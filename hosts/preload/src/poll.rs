@@ -14,7 +14,7 @@ use wave_readiness::{Bits, Epoll, Event, EventData, EventFlags, Polled, Source, 
 
 use crate::close::may_become_ours;
 use crate::description::State;
-use crate::marks::Marks;
+use crate::descriptor_set::DescriptorSet;
 use crate::signals::waits;
 use crate::sockets::{Sockets, Verdict};
 use crate::sys::{self, SignalMask};
@@ -25,7 +25,7 @@ use crate::world::World;
 /// still waits for a set that another thread has closed.
 pub struct Set {
     epoll: Epoll,
-    private: &'static Marks,
+    private: &'static DescriptorSet,
 }
 
 /// The words of an `fd_set`, of which the usual number needs no allocation.
@@ -341,7 +341,7 @@ impl World {
         if let Some(set) = self.recognize(number)? {
             return Ok(set);
         }
-        if !Marks::can(number) {
+        if !DescriptorSet::fits(number) {
             return Err(Errno::MFILE);
         }
         let epoll = Epoll::over(sys::own_duplicate(sys::fd(number))?)?;
@@ -364,7 +364,7 @@ impl World {
             return Err(Errno::BADF);
         }
         for set in self.sets.values() {
-            if set.is_behind(sys::fd(number))? && Marks::can(number) {
+            if set.is_behind(sys::fd(number))? && DescriptorSet::fits(number) {
                 let set = Arc::clone(set);
                 self.add_set(number, Arc::clone(&set));
                 return Ok(Some(set));

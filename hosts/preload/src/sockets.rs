@@ -6,10 +6,10 @@ use std::ops::{Deref, DerefMut};
 use rustix::io::Errno;
 
 use crate::config::Config;
+use crate::descriptor_set::DescriptorSet;
 use crate::fork::Inherited;
 use crate::inherited_sets::InheritedSet;
 use crate::lock::{self, Lock};
-use crate::marks::Marks;
 use crate::sigio::Signals;
 use crate::world::{ATTACH_PATIENCE, World};
 
@@ -53,7 +53,11 @@ impl<'a> Open<'a> {
 
 impl Sockets {
     /// `ours` marks the program's descriptors that are ours; `private` marks descriptors that are hidden from the program.
-    pub fn new(config: Config, ours: &'static Marks, private: &'static Marks) -> Sockets {
+    pub fn new(
+        config: Config,
+        ours: &'static DescriptorSet,
+        private: &'static DescriptorSet,
+    ) -> Sockets {
         Sockets { world: Lock::new(World::new(config, ours, private)) }
     }
 
@@ -61,7 +65,7 @@ impl Sockets {
     #[cfg_attr(test, allow(dead_code))]
     pub fn of_child(
         config: Config,
-        marks: [&'static Marks; 2],
+        marks: [&'static DescriptorSet; 2],
         inherited: Vec<Inherited>,
         sets: Vec<InheritedSet>,
         family_secret: Option<u128>,

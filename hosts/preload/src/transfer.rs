@@ -254,7 +254,7 @@ impl Receive<'_, '_> {
                         agent.copy_out(name, skip, bytes, self.into, self.copied);
                     }
                     if !is_peek {
-                        agent.context.read(name, bytes);
+                        agent.context.commit_read(name, bytes);
                     }
                 }
                 None => {
@@ -360,10 +360,10 @@ impl Send<'_, '_> {
             self.copied += bytes as usize;
             if self.has_more || is_corked {
                 let tail = if self.has_more { Tail::More } else { Tail::Corked };
-                agent.context.wrote_corked(name, bytes, tail);
+                agent.context.commit_write_with(name, bytes, tail);
                 world.start_cork_timer(incarnation, name);
             } else {
-                agent.context.wrote(name, bytes);
+                agent.context.commit_write(name, bytes);
                 world.uncork(incarnation, name);
             }
             if self.copied < self.bytes {

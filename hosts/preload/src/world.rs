@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use smallvec::SmallVec;
-use wave_posix::{Context, HostFailure, Line, ToeError};
+use wave_posix::{AgentWindow, Context, HostFailure, ToeError};
 use wave_readiness::{EventFlags, Source};
 
 use crate::agent::Agent;
 use crate::config::Config;
-use crate::corked::CorkTimers;
+use crate::cork_timers::CorkTimers;
 use crate::deferred_close::DeferredCloses;
 use crate::description::{Description, Notified, State, Tcp, View};
+use crate::descriptor_set::DescriptorSet;
 use crate::inherited_sets::{InheritedSet, Unclaimed};
-use crate::marks::Marks;
 use crate::messages::warn_user;
 use crate::poll::{EarlyInterest, Set};
 use crate::sigio::Signals;
@@ -38,8 +38,8 @@ pub const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 pub struct World {
     pub config: Config,
     /// Descriptors of the program that are ours (`ours`), and descriptors that are hidden from it (`private`).
-    ours: &'static Marks,
-    pub private: &'static Marks,
+    ours: &'static DescriptorSet,
+    pub private: &'static DescriptorSet,
     /// The last agent is the current one, if it is alive. Earlier ones have died, but some sockets still refer to them.
     pub agents: Vec<Agent>,
     incarnations: u64,
@@ -55,7 +55,7 @@ pub struct World {
     /// Other processes may have some of the listeners, too.
     pub has_inherited_listeners: bool,
     /// Bytes that are held back for more to follow.
-    pub corked: CorkTimers,
+    pub cork_timers: CorkTimers,
     /// The program's sets that may contain our sockets, by descriptor.
     pub sets: HashMap<c_int, Arc<Set>>,
     /// Sets from the parent: unused ones, and those whose sockets this process has not waited for.
@@ -97,7 +97,11 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(config: Config, ours: &'static Marks, private: &'static Marks) -> World {
+    pub fn new(
+        config: Config,
+        ours: &'static DescriptorSet,
+        private: &'static DescriptorSet,
+    ) -> World {
         World {
             config,
             ours,
@@ -111,7 +115,7 @@ impl World {
             next_try: None,
             lacks_place: false,
             has_inherited_listeners: false,
-            corked: CorkTimers::default(),
+            cork_timers: CorkTimers::default(),
             sets: HashMap::new(),
             inherited_sets: Vec::new(),
             unclaimed: Vec::new(),
@@ -180,7 +184,7 @@ impl World {
         });
         agent.descriptors().for_each(|fd| self.private.set(fd));
         if self.parked > 0 {
-            agent.context.line.park();
+            agent.context.queues.park();
         }
         let incarnation = agent.incarnation;
         self.agents.push(agent);
@@ -220,7 +224,7 @@ impl World {
         agent.expect("an agent stays as long as it has sockets")
     }
 
-    pub fn context(&mut self, incarnation: u64) -> &mut Context<Line> {
+    pub fn context(&mut self, incarnation: u64) -> &mut Context<AgentWindow> {
         &mut self.agent(incarnation).context
     }
 
@@ -402,7 +406,7 @@ impl World {
         for agent in &mut self.agents {
             agent.context.flush();
             if !agent.context.is_dead() {
-                agent.context.line.park();
+                agent.context.queues.park();
             }
         }
     }
@@ -412,7 +416,7 @@ impl World {
         self.parked -= 1;
         if self.parked == 0 {
             for agent in self.agents.iter_mut().filter(|agent| !agent.context.is_dead()) {
-                agent.context.line.unpark();
+                agent.context.queues.unpark();
             }
         }
     }
@@ -424,7 +428,7 @@ impl World {
         if living.any(|agent| agent.context.has_unsent()) {
             return RETRY;
         }
-        let others = [self.corked.left(), self.deferred_closes.patience()];
+        let others = [self.cork_timers.left(), self.deferred_closes.patience()];
         others.into_iter().flatten().fold(LIFE_CHECK, Duration::min)
     }
 
@@ -466,7 +470,7 @@ impl World {
     pub fn await_answer<R>(
         &mut self,
         incarnation: u64,
-        mut answer: impl FnMut(&mut Context<Line>) -> Option<R>,
+        mut answer: impl FnMut(&mut Context<AgentWindow>) -> Option<R>,
     ) -> Option<R> {
         let start = std::time::Instant::now();
         self.has_unnotified = true;
@@ -483,16 +487,16 @@ impl World {
                 return None;
             }
             context.flush();
-            context.line.park();
+            context.queues.park();
             if !context.process_events() {
-                let woken = context.line.wait(left.min(Duration::from_millis(100)));
-                let is_hung_up = woken == wave_posix::Woken::HungUp || context.line.hung_up();
+                let woken = context.queues.wait(left.min(Duration::from_millis(100)));
+                let is_hung_up = woken == wave_posix::Woken::HungUp || context.queues.hung_up();
                 if is_hung_up {
                     context.handle_death();
                 }
             }
             if self.parked == 0 {
-                self.context(incarnation).line.unpark();
+                self.context(incarnation).queues.unpark();
             }
         }
     }

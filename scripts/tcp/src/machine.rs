@@ -149,7 +149,7 @@ impl Machine {
         self.context.flush();
         for _ in 0..POLLS_MAX {
             let bytes = self.memory.bytes();
-            while let Some(request) = self.context.line.requests.pop_front() {
+            while let Some(request) = self.context.queues.requests.pop_front() {
                 self.stack.request(self.now, CONTEXT, request, bytes);
             }
             let mut outputs = VecDeque::new();
@@ -159,7 +159,7 @@ impl Machine {
             self.context.process_events();
             self.context.flush();
             let is_busy = self.next.is_some_and(|at| at <= self.now);
-            if !has_worked && !is_busy && self.context.line.requests.is_empty() {
+            if !has_worked && !is_busy && self.context.queues.requests.is_empty() {
                 return;
             }
         }
@@ -173,7 +173,7 @@ impl Machine {
                 self.memory.land(&write);
                 self.stack.complete(self.now, write.ticket);
             }
-            Output::Notify(_, event) => self.context.line.events.push_back(event),
+            Output::Notify(_, event) => self.context.queues.events.push_back(event),
             // No program forks here.
             Output::Control(_) => {}
         }

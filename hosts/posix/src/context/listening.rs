@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use wave_tcp::context::{Request, Sharing};
 
 use super::{Context, Listening, SLOTS};
-use crate::line::Queues;
+use crate::agent_window::Queues;
 use crate::socket::{Phase, Socket};
 
 /// Time until a listener for which the agent has no room offers a slot again.
@@ -29,7 +29,7 @@ impl Listening {
     }
 
     /// The agent has room for fewer slots than were offered. Sets when to try again, if it has room for none.
-    pub(super) fn has_no_room(&mut self, retry_at: &mut Option<Instant>) {
+    pub(super) fn on_no_room(&mut self, retry_at: &mut Option<Instant>) {
         self.slots_max = self.offered;
         if self.offered == 0 {
             *retry_at = Some(Instant::now() + OFFERS_AGAIN);
@@ -37,7 +37,7 @@ impl Listening {
     }
 
     /// A connection has taken a slot. The agent may have room for one more slot than before.
-    pub(super) fn has_connected(&mut self, socket: u32) {
+    pub(super) fn on_connected(&mut self, socket: u32) {
         self.offered -= 1;
         self.is_awaited = false;
         self.slots_max = (self.slots_max + 1).min(SLOTS);
@@ -58,11 +58,11 @@ impl Listening {
 impl<Q: Queues> Context<Q> {
     /// Requests a listener that does not share its port.
     pub fn listen(&mut self, local: SocketAddr, backlog: u16) -> u32 {
-        self.listen_beside(local, backlog, Sharing::default())
+        self.listen_sharing(local, backlog, Sharing::default())
     }
 
     /// Requests a listener that may share its port with others.
-    pub fn listen_beside(&mut self, local: SocketAddr, backlog: u16, sharing: Sharing) -> u32 {
+    pub fn listen_sharing(&mut self, local: SocketAddr, backlog: u16, sharing: Sharing) -> u32 {
         loop {
             self.last_listener = self.last_listener.wrapping_add(1);
             if !self.listeners.contains_key(&self.last_listener) {
@@ -203,10 +203,10 @@ mod tests {
         let mut listener = Listening::new(128);
         listener.offered = 1;
         let mut retry_at = None;
-        listener.has_no_room(&mut retry_at);
+        listener.on_no_room(&mut retry_at);
         assert_eq!((listener.slots_max, retry_at), (1, None));
         for socket in 0..SLOTS as u32 {
-            listener.has_connected(socket);
+            listener.on_connected(socket);
             listener.offered += 1;
         }
         assert_eq!((listener.slots_max, listener.accepted.len()), (SLOTS, SLOTS));

@@ -17,8 +17,8 @@ use rustix::io::Errno;
 use wave_tcp::context::{Event, Reason, Request, SocketOptions, Tail};
 use wave_tcp::datapath::FlowId;
 
+use crate::agent_window::{Fault, Queues};
 use crate::buddy::Buddy;
-use crate::line::{Fault, Queues};
 use crate::socket::{FIRST_FILL, Phase, Socket};
 
 pub use sharing::Identity;
@@ -39,7 +39,7 @@ pub const PLACE_BITS: u32 = 18;
 #[derive(Debug)]
 pub struct Context<Q> {
     /// The queues to and from the agent.
-    pub line: Q,
+    pub queues: Q,
     buddy: Buddy,
     /// Sizes of new rings in bytes: receive, send.
     ring_bytes: [u32; 2],
@@ -107,9 +107,9 @@ pub(crate) struct Listening {
 
 impl<Q: Queues> Context<Q> {
     /// A context without sockets, with `payload_bytes` bytes of payload memory and rings of `ring_bytes` bytes (receive, send).
-    pub fn new(line: Q, payload_bytes: u64, ring_bytes: [u32; 2]) -> Context<Q> {
+    pub fn new(queues: Q, payload_bytes: u64, ring_bytes: [u32; 2]) -> Context<Q> {
         Context {
-            line,
+            queues,
             buddy: Buddy::new(payload_bytes),
             ring_bytes,
             first_fill: FIRST_FILL,
@@ -210,7 +210,7 @@ impl<Q: Queues> Context<Q> {
     pub fn process_events(&mut self) -> bool {
         let mut taken = 0;
         while !self.is_dead && taken < EVENTS_AT_ONCE {
-            let took = match self.line.pop() {
+            let took = match self.queues.pop() {
                 Ok(None) => break,
                 Ok(Some(event)) => self.take(&event),
                 Err(fault) => Err(fault),
@@ -337,7 +337,7 @@ impl<Q: Queues> Context<Q> {
         if !socket.is_closed
             && let Some(listening) = self.listeners.get_mut(&listener)
         {
-            listening.has_connected(name);
+            listening.on_connected(name);
             self.wants_slots = true;
         }
         Ok(())
@@ -361,7 +361,7 @@ impl<Q: Queues> Context<Q> {
             if let Some(listener) = self.listeners.get_mut(&listener) {
                 listener.offered -= 1;
                 match reason {
-                    Some(Reason::NoRoom) => listener.has_no_room(&mut self.retry_at),
+                    Some(Reason::NoRoom) => listener.on_no_room(&mut self.retry_at),
                     Some(reason) => listener.error = Some(reason.errno()),
                     None => {}
                 }
@@ -452,7 +452,7 @@ impl<Q: Queues> Context<Q> {
     }
 
     /// Called after bytes were written to a socket's ring. They are published in bursts.
-    pub fn wrote(&mut self, name: u32, bytes: u64) {
+    pub fn commit_write(&mut self, name: u32, bytes: u64) {
         let sending = &mut self.socket(name).sending;
         sending.tail = Tail::Whole;
         let is_much = sending.advance(bytes);
@@ -463,9 +463,9 @@ impl<Q: Queues> Context<Q> {
         }
     }
 
-    /// As [`Context::wrote`], for bytes that are held back for more to follow, as `tail` says. The agent learns of them once they may
+    /// As [`Context::commit_write`], for bytes that are held back for more to follow, as `tail` says. The agent learns of them once they may
     /// fill a segment, and with [`Context::push`], which the caller must call later.
-    pub fn wrote_corked(&mut self, name: u32, bytes: u64, tail: Tail) {
+    pub fn commit_write_with(&mut self, name: u32, bytes: u64, tail: Tail) {
         let socket = self.socket(name);
         let mss = u64::from(socket.mss);
         let sending = &mut socket.sending;
@@ -488,12 +488,12 @@ impl<Q: Queues> Context<Q> {
     }
 
     /// Called after bytes of a socket's ring were read. The agent learns of it now and then, and if this process ends.
-    pub fn read(&mut self, name: u32, bytes: u64) {
+    pub fn commit_read(&mut self, name: u32, bytes: u64) {
         let socket = self.socket(name);
         let receiving = &mut socket.receiving;
         let (is_much, is_shared) = (receiving.advance(bytes), socket.is_shared);
         let read = receiving.read;
-        let before = self.line.note_read(name, read);
+        let before = self.queues.note_read(name, read);
         if before != name && self.peek(before).is_some_and(|one| one.receiving.has_unreported()) {
             self.mark_dirty(before);
         }
@@ -550,7 +550,7 @@ impl<Q: Queues> Context<Q> {
         if self.push_all().is_err() {
             return self.die();
         }
-        self.line.publish();
+        self.queues.publish();
     }
 
     /// Whether requests are pending because the agent's queue had no room.
@@ -563,7 +563,7 @@ impl<Q: Queues> Context<Q> {
             // The socket may have ended meanwhile.
             if let Some(socket) = self.find(name) {
                 if let Some(update) = socket.update() {
-                    if !self.line.push(&Request::Update(update))? {
+                    if !self.queues.push(&Request::Update(update))? {
                         return Ok(());
                     }
                     if !self.socket(name).record_update(&update) {
@@ -575,7 +575,7 @@ impl<Q: Queues> Context<Q> {
             self.dirty.pop_front();
         }
         while let Some(request) = self.outbox.front() {
-            if !self.line.push(request)? {
+            if !self.queues.push(request)? {
                 return Ok(());
             }
             self.outbox.pop_front();

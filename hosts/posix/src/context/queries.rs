@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use wave_tcp::context::{Request, TcpInfo};
 
 use super::Context;
-use crate::line::Queues;
+use crate::agent_window::Queues;
 use crate::socket::{Phase, Socket};
 
 impl<Q: Queues> Context<Q> {

@@ -5,7 +5,7 @@ use std::io;
 use rustix::io::Errno;
 
 use super::Context;
-use crate::line::Queues;
+use crate::agent_window::Queues;
 use crate::socket::Phase;
 
 impl<Q: Queues> Context<Q> {

@@ -7,7 +7,7 @@ use wave_tcp::context::Request;
 use wave_tcp::datapath::Ring;
 
 use super::{Context, PLACE_BITS, Place};
-use crate::line::Queues;
+use crate::agent_window::Queues;
 use crate::socket::{Phase, Socket};
 
 impl<Q: Queues> Context<Q> {
@@ -50,7 +50,7 @@ impl<Q: Queues> Context<Q> {
         };
         let send = Ring { offset, bytes: send };
         let filled = self.first_fill.min(receive.bytes);
-        if self.line.populate(receive.offset, filled).is_err() {
+        if self.queues.populate(receive.offset, filled).is_err() {
             self.buddy.free(receive.offset, receive.bytes);
             self.buddy.free(send.offset, send.bytes);
             return None;
@@ -72,7 +72,7 @@ impl<Q: Queues> Context<Q> {
         let Some((at, more)) = socket.receiving.wanted().filter(|_| grows) else {
             return;
         };
-        match self.line.populate(at, more) {
+        match self.queues.populate(at, more) {
             Ok(()) => {
                 self.socket(name).receiving.filled += more;
                 self.mark_dirty(name);
@@ -97,7 +97,7 @@ impl<Q: Queues> Context<Q> {
         let sending = &self.socket(name).sending;
         let Some((at, more)) = sending.wanted(bytes) else { return Ok(bytes) };
         let left = u64::from(sending.filled) - sending.written;
-        match self.line.populate(at, more) {
+        match self.queues.populate(at, more) {
             Ok(()) => self.socket(name).sending.filled += more,
             Err(error) if left == 0 => return Err(error),
             Err(_) => return Ok(left),

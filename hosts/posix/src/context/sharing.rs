@@ -8,7 +8,7 @@ use wave_links::socket::SocketError;
 use wave_tcp::context::Request;
 
 use super::Context;
-use crate::line::{Line, Queues};
+use crate::agent_window::{AgentWindow, Queues};
 use crate::socket::Phase;
 
 /// A connection, as every process that has a descriptor of it can name it to the agent.
@@ -66,13 +66,13 @@ impl<Q: Queues> Context<Q> {
     }
 }
 
-impl Context<Line> {
+impl Context<AgentWindow> {
     /// Sends the agent a message about shared connections, with descriptors.
     ///
     /// # Errors
     /// The agent has gone, or has no room for the message at present.
     pub fn send_shared(&mut self, text: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), SocketError> {
-        self.line.send_descriptors(text, fds)?;
+        self.queues.send_descriptors(text, fds)?;
         self.door = None;
         self.outbox.push_back(Request::Placeholders);
         self.flush();
@@ -82,10 +82,10 @@ impl Context<Line> {
     /// Begins a call that may use shared connections. Returns false if the agent has taken one away: then process events, and try
     /// again.
     pub fn enter_shared(&mut self) -> bool {
-        if self.line.enter() == self.demotions {
+        if self.queues.enter() == self.demotions {
             return true;
         }
-        self.line.leave();
+        self.queues.leave();
         false
     }
 
@@ -93,14 +93,14 @@ impl Context<Line> {
     /// call it again.
     pub fn leave_shared(&mut self) -> bool {
         debug_assert!(
-            self.line.is_inside(),
+            self.queues.is_inside(),
             "the agent could have taken a connection away meanwhile"
         );
         self.flush();
         if self.has_unsent() && !self.is_dead {
             return false;
         }
-        self.line.leave();
+        self.queues.leave();
         true
     }
 }

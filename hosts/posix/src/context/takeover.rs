@@ -5,7 +5,7 @@ use wave_tcp::context::{FILL_MAX, Request};
 use wave_tcp::datapath::FlowId;
 
 use super::Context;
-use crate::line::Queues;
+use crate::agent_window::Queues;
 use crate::socket::{Checkpoint, Phase, Socket};
 
 impl<Q: Queues> Context<Q> {
@@ -41,9 +41,9 @@ impl<Q: Queues> Context<Q> {
         let (receive, send, has) = (receiving.ring, sending.ring, receiving.filled);
         let more = FILL_MAX.saturating_sub(has);
         let filled = self
-            .line
+            .queues
             .populate(receive.offset + u64::from(has), more)
-            .and_then(|()| self.line.populate(send.offset, FILL_MAX));
+            .and_then(|()| self.queues.populate(send.offset, FILL_MAX));
         if filled.is_err() || FILL_MAX > receive.bytes.min(send.bytes) {
             self.release(name);
             return None;

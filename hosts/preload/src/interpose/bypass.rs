@@ -6,10 +6,10 @@ use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 use wave_posix::door::Cause;
 
 use super::exec::environ;
+use super::exec_target::{Named, has_library};
 use super::files::demote;
 use super::next;
 use super::process::with;
-use super::successor::{Named, has_library};
 use crate::shared::confine;
 
 /// The program of system(3) and popen(3).

@@ -10,7 +10,7 @@ use wave_posix::door::Cause;
 
 use super::files::demote;
 use super::process::{is_ours, sockets};
-use super::{Verdict, bytes, bytes_mut, fail, next, next_point, passed, size};
+use super::{Verdict, ancillary, bytes, bytes_mut, fail, next, next_point, size};
 use crate::signals::waits;
 
 /// A vector of this many entries needs no allocation.
@@ -305,7 +305,7 @@ unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_in
         next_point!(recvmsg(fd => c_int, message => *mut msghdr, flags => c_int) -> ssize_t);
     if received >= 0 {
         // SAFETY: the kernel has filled it in.
-        unsafe { passed::got(message) };
+        unsafe { ancillary::after_receive(message) };
     }
     received
 }
@@ -328,7 +328,7 @@ unsafe extern "C-unwind" fn recvmmsg(
         ) -> c_int);
         for at in 0..received.max(0) as usize {
             // SAFETY: the kernel has filled in this many messages.
-            unsafe { passed::got(&raw const (*messages.add(at)).msg_hdr) };
+            unsafe { ancillary::after_receive(&raw const (*messages.add(at)).msg_hdr) };
         }
         return received;
     }
@@ -446,7 +446,7 @@ unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_
         }
     }
     // SAFETY: the same contract.
-    unsafe { passed::pass(message) };
+    unsafe { ancillary::before_send(message) };
     next_point!(sendmsg(fd => c_int, message => *const msghdr, flags => c_int) -> ssize_t)
 }
 
@@ -460,7 +460,7 @@ unsafe extern "C-unwind" fn sendmmsg(
     if !is_ours(fd) {
         for at in 0..count as usize {
             // SAFETY: sendmmsg(2)'s contract.
-            unsafe { passed::pass(&raw const (*messages.add(at)).msg_hdr) };
+            unsafe { ancillary::before_send(&raw const (*messages.add(at)).msg_hdr) };
         }
         return next!(sendmmsg(
             fd => c_int,

@@ -5,10 +5,10 @@ use std::ffi::{c_char, c_int, c_void};
 
 use wave_posix::door::Cause;
 
+use super::exec_target::{Named, has_library};
 use super::next;
 use super::process::{is_ours, is_vfork_child, with};
-use super::successor::{Named, has_library};
-use crate::marks::Marks;
+use crate::descriptor_set::DescriptorSet;
 
 pub type Words = *const *const c_char;
 
@@ -17,7 +17,7 @@ unsafe extern "C" {
 }
 
 /// Descriptors that are named in file actions of posix_spawn(3).
-static SPAWNED: Marks = Marks::new();
+static SPAWNED: DescriptorSet = DescriptorSet::new();
 
 /// Passes the sockets on to the program and runs `call`, a variant of exec(2), which returns only if it fails.
 ///

@@ -3,18 +3,18 @@
 //!
 //! A program's pointers are trusted as far as the C library trusts them: where the kernel would return EFAULT, the process faults.
 
+mod ancillary;
 mod bypass;
 mod data;
 mod exec;
+mod exec_target;
 mod files;
 mod identity;
 mod memory;
 mod next;
-mod passed;
 mod process;
 mod signals;
 mod sockets;
-mod successor;
 mod wait;
 
 use std::ffi::{c_int, c_void};

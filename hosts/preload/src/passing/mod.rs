@@ -21,8 +21,8 @@ use wave_readiness::EventFlags;
 
 use crate::close::may_become_ours;
 use crate::description::{Description, State};
+use crate::descriptor_set::DescriptorSet;
 use crate::listeners::Listens;
-use crate::marks::Marks;
 use crate::names::family_of;
 use crate::options::{Kept, WaitBounds};
 use crate::shared::Claim;
@@ -380,7 +380,7 @@ impl World {
         if lines.is_some() {
             line = match owner {
                 Some(incarnation) => {
-                    Some(self.context(incarnation).line.descriptors()[0].as_raw_fd())
+                    Some(self.context(incarnation).queues.descriptors()[0].as_raw_fd())
                 }
                 None => {
                     let listens = self.description(at).listens.as_ref();
@@ -430,7 +430,7 @@ impl World {
 
     /// Adds a received descriptor, as its ticket describes it. Returns the line that the ticket names.
     fn get(&mut self, fd: c_int) -> Option<c_int> {
-        if self.find(fd).is_some() || !Marks::can(fd) {
+        if self.find(fd).is_some() || !DescriptorSet::fits(fd) {
             return None;
         }
         let family = family_of(fd)?;

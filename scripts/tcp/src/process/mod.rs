@@ -329,7 +329,7 @@ impl Process {
         let receiving = &machine.context.socket(name).receiving;
         let (ring, position) = (receiving.ring, receiving.read);
         let read = machine.memory.parts(ring, position, bytes as u32).concat();
-        machine.context.read(name, bytes);
+        machine.context.commit_read(name, bytes);
         machine.settle();
         let differs = first_wrong(position, &read).map(|(at, expected)| {
             let actual = read[(at - position) as usize];
@@ -365,10 +365,10 @@ impl Process {
             machine.memory.put(ring, position, &written);
             self.written += room;
             if tail.waits() {
-                machine.context.wrote_corked(name, room, tail);
+                machine.context.commit_write_with(name, room, tail);
                 machine.context.mark_dirty(name);
             } else {
-                machine.context.wrote(name, room);
+                machine.context.commit_write(name, room);
             }
             machine.settle();
         }

@@ -28,16 +28,16 @@ impl CorkTimers {
 impl World {
     /// Starts the deadline of a connection's held bytes, unless it is running already.
     pub fn start_cork_timer(&mut self, incarnation: u64, name: u32) {
-        if !self.corked.0.iter().any(|(_, other_incarnation, other)| {
+        if !self.cork_timers.0.iter().any(|(_, other_incarnation, other)| {
             (*other_incarnation, *other) == (incarnation, name)
         }) {
-            self.corked.0.push_back((Instant::now() + CORKED_FOR, incarnation, name));
+            self.cork_timers.0.push_back((Instant::now() + CORKED_FOR, incarnation, name));
         }
     }
 
     /// Sends a connection's held bytes now.
     pub fn uncork(&mut self, incarnation: u64, name: u32) {
-        self.corked.forget(incarnation, name);
+        self.cork_timers.forget(incarnation, name);
         if let Some(agent) = self.agents.iter_mut().find(|agent| agent.incarnation == incarnation) {
             agent.context.push(name);
         }
@@ -45,7 +45,7 @@ impl World {
 
     /// Sends the held bytes of all connections.
     pub fn uncork_all(&mut self) {
-        while let Some(&(_, incarnation, name)) = self.corked.0.front() {
+        while let Some(&(_, incarnation, name)) = self.cork_timers.0.front() {
             self.uncork(incarnation, name);
         }
     }
@@ -60,7 +60,7 @@ impl World {
 
     /// Sends the held bytes whose deadline has passed.
     pub fn uncork_expired(&mut self) {
-        while let Some(&(due, incarnation, name)) = self.corked.0.front()
+        while let Some(&(due, incarnation, name)) = self.cork_timers.0.front()
             && due <= Instant::now()
         {
             self.uncork(incarnation, name);

@@ -41,7 +41,7 @@ unsafe fn descriptors(message: *const msghdr, is_it: fn(c_int) -> bool) -> Vec<c
 ///
 /// # Safety
 /// sendmsg(2)'s.
-pub unsafe fn pass(message: *const msghdr) {
+pub unsafe fn before_send(message: *const msghdr) {
     // SAFETY: the same contract.
     let pass = || unsafe {
         let fds = descriptors(message, is_ours);
@@ -58,7 +58,7 @@ pub unsafe fn pass(message: *const msghdr) {
 ///
 /// # Safety
 /// `message` is valid with its control data.
-pub unsafe fn got(message: *const msghdr) {
+pub unsafe fn after_receive(message: *const msghdr) {
     // SAFETY: the same contract.
     let take = || unsafe {
         let all = descriptors(message, |_| true);

@@ -99,7 +99,7 @@ pub enum Woken {
 
 /// A window that an agent has accepted.
 #[derive(Debug)]
-pub struct Line {
+pub struct AgentWindow {
     connection: Connection,
     layout: Layout,
     port: AnyPort,
@@ -130,7 +130,7 @@ pub fn pause(time: Duration) {
     }
 }
 
-impl Line {
+impl AgentWindow {
     /// Offers a window and the payload memory `payload`, whose file is `file`, to the agent at `path`, and waits until the agent accepts
     /// them. The agent must run as this user, root, or one of `users`.
     pub fn connect(
@@ -138,27 +138,28 @@ impl Line {
         users: &[u32],
         payload: (&Payload, BorrowedFd<'_>),
         patience: Duration,
-    ) -> Result<Line, ToeError> {
+    ) -> Result<AgentWindow, ToeError> {
         let start = Instant::now();
         loop {
-            match Line::offer(path, users, payload, patience.saturating_sub(start.elapsed())) {
+            match AgentWindow::offer(path, users, payload, patience.saturating_sub(start.elapsed()))
+            {
                 Err(ToeError::Refused(why))
                     if why == OFFERS_EXCEEDED && start.elapsed() < patience =>
                 {
                     pause(TRY_AGAIN);
                 }
-                line => return line,
+                window => return window,
             }
         }
     }
 
-    /// One attempt of [`Line::connect`].
+    /// One attempt of [`AgentWindow::connect`].
     fn offer(
         path: &Path,
         users: &[u32],
         (payload, file): (&Payload, BorrowedFd<'_>),
         patience: Duration,
-    ) -> Result<Line, ToeError> {
+    ) -> Result<AgentWindow, ToeError> {
         let start = Instant::now();
         let layout = Layout::new(window(1))?;
         let (nic, host) = (layout.nic_lines, layout.host_lines);
@@ -195,7 +196,7 @@ impl Line {
         let requests = Sender::new(&layout.messages[0], Side::Host);
         let events = Receiver::new(&layout.decisions[0], Side::Host);
         let (checked_at, populator) = (coarse_time(), payload.populator());
-        let line = Line {
+        let window = AgentWindow {
             connection,
             layout,
             port,
@@ -206,8 +207,8 @@ impl Line {
             populator,
             checked_at,
         };
-        line.await_announcement(patience)?;
-        Ok(line)
+        window.await_announcement(patience)?;
+        Ok(window)
     }
 
     fn await_announcement(&self, patience: Duration) -> Result<(), ToeError> {
@@ -301,7 +302,7 @@ impl Line {
         self.connection.hung_up()
     }
 
-    /// As [`Line::hung_up`], but asks the system only if the last check is `interval` or more ago.
+    /// As [`AgentWindow::hung_up`], but asks the system only if the last check is `interval` or more ago.
     pub fn check_hung_up(&mut self, interval: Duration) -> bool {
         let now = coarse_time();
         if now.saturating_sub(self.checked_at) < interval {
@@ -311,7 +312,7 @@ impl Line {
         self.hung_up()
     }
 
-    /// All descriptors of the line, for a process that must not keep them: a child of fork(2).
+    /// All descriptors of the window, for a process that must not keep them: a child of fork(2).
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
         [self.connection.as_fd(), self.bell.as_fd(), self.agent_bell.as_fd()]
     }
@@ -319,7 +320,7 @@ impl Line {
     /// Continues with duplicates of the descriptors, at other numbers.
     ///
     /// # Errors
-    /// As `duplicate`. The line works all the same.
+    /// As `duplicate`. The window works all the same.
     pub fn renumber(
         &mut self,
         duplicate: impl Fn(BorrowedFd<'_>) -> io::Result<OwnedFd>,
@@ -336,7 +337,7 @@ impl Line {
     }
 }
 
-impl Queues for Line {
+impl Queues for AgentWindow {
     fn push(&mut self, request: &Request) -> Result<bool, Fault> {
         let (tag, words) = request.to_words();
         match self.requests.push(&self.port, tag, &words) {

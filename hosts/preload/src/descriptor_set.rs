@@ -8,18 +8,18 @@ const DESCRIPTORS_MAX: usize = 1 << 20;
 const WORDS: usize = DESCRIPTORS_MAX / 64;
 
 /// A bit for each descriptor.
-pub struct Marks {
+pub struct DescriptorSet {
     words: [AtomicU64; WORDS],
 }
 
-impl Marks {
+impl DescriptorSet {
     /// Creates a bitmap without marks.
-    pub const fn new() -> Marks {
-        Marks { words: [const { AtomicU64::new(0) }; WORDS] }
+    pub const fn new() -> DescriptorSet {
+        DescriptorSet { words: [const { AtomicU64::new(0) }; WORDS] }
     }
 
     /// Whether this descriptor can be marked.
-    pub fn can(fd: c_int) -> bool {
+    pub fn fits(fd: c_int) -> bool {
         usize::try_from(fd).is_ok_and(|fd| fd < DESCRIPTORS_MAX)
     }
 
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn marks_of_descriptors_are_independent() {
-        let marks = Box::new(Marks::new());
+        let marks = Box::new(DescriptorSet::new());
         for fd in [0, 63, 64, 1_000_000] {
             assert!(!marks.has(fd));
             marks.set(fd);
