@@ -84,6 +84,19 @@ pub(crate) struct BeyondShare {
     pub(crate) socket: u32,
 }
 
+/// Counters of refused processes and requests, for reports.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct AdmissionCounters {
+    /// Processes whose offers the door refused.
+    pub(crate) refused_offers: u64,
+    /// Processes that were not admitted: their program or user had its share, or no number was free.
+    pub(crate) over_share: u64,
+    /// Processes turned out because they wrote nonsense, or took no events.
+    pub(crate) evicted: u64,
+    /// Requests whose rings would have exceeded a share.
+    pub(crate) rings: u64,
+}
+
 impl ProcessShares {
     /// Raises the agent's limit of descriptors as far as allowed, and shares them out. Each of the `threads` other threads maps
     /// payload memories separately, which takes addresses again.

@@ -9,8 +9,8 @@ use wave_tcp::datapath::{Fin, FlowId};
 use wave_tcp::packet::Cause;
 use wave_wires::Frame;
 
+use crate::admitted::AdmissionCounters;
 use crate::captures::CaptureCounters;
-use crate::front::AdmissionCounters;
 use crate::front_datapath::FrontDatapath;
 use crate::streams::Counts;
 

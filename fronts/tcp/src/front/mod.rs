@@ -13,7 +13,6 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use arrayvec::ArrayVec;
-use serde::{Deserialize, Serialize};
 use wave_agent::Seat;
 use wave_agent::lanes::ROOM_EVERY;
 use wave_core::agent::Front;
@@ -29,7 +28,9 @@ use wave_tcp::packet::syn_port;
 use wave_tcp::stages::recover::{Recovery, Sack};
 use wave_wires::{Frame, Limits, Wire};
 
-use crate::admitted::{Admitted, BeyondShare, Lent, PROCESSES_MAX, ProcessShares};
+use crate::admitted::{
+    AdmissionCounters, Admitted, BeyondShare, Lent, PROCESSES_MAX, ProcessShares,
+};
 use crate::captures::{CAPTURES_MAX, Captures};
 use crate::door::{Door, WAITING_MAX};
 use crate::front_datapath::{FRAMES_PER_TURN, FrontDatapath, POLLS_PER_TURN, STEPS_PER_POLL};
@@ -57,19 +58,6 @@ const DOORS_CHECK_INTERVAL: Nanos = Nanos::from_millis(1);
 const DOORS_POLL_INTERVAL_MAX: Nanos = Nanos::from_millis(10);
 /// Interval between checks for processes that have gone.
 const LIFE_CHECK: Nanos = Nanos::from_millis(50);
-
-/// Counters of refused processes and requests, for reports.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct AdmissionCounters {
-    /// Processes whose offers the door refused.
-    pub(crate) refused_offers: u64,
-    /// Processes that were not admitted: their program or user had its share, or no number was free.
-    pub(crate) over_share: u64,
-    /// Processes turned out because they wrote nonsense, or took no events.
-    pub(crate) evicted: u64,
-    /// Requests whose rings would have exceeded a share.
-    pub(crate) rings: u64,
-}
 
 /// Options of a front, beside its wire.
 #[derive(Debug)]

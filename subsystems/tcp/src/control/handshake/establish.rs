@@ -12,6 +12,7 @@ use crate::context::{Event, Reason};
 use crate::datapath::{
     Datapath, Established, Fin, FlowId, Limits, Receiving, Sending, Timestamps, Tuple,
 };
+use crate::packet::{Options, TcpSegment};
 use crate::trace::Point;
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
@@ -138,6 +139,17 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         });
         self.connections[flow.index as usize] = Some(connection);
         Some(flow)
+    }
+
+    /// Our side's limit of a segment in bytes, options included.
+    pub(super) fn own_mss(&self, tuple: &Tuple, handshake: &Handshake) -> u16 {
+        self.address.mss(tuple.remote.ip()).min(handshake.mss_max.max(MSS_MIN))
+    }
+
+    /// The options of a peer's SYN that we support.
+    pub(super) fn agreed(&self, segment: &TcpSegment) -> Options {
+        let timestamps = segment.options.timestamps.filter(|_| self.has_timestamps);
+        Options { timestamps, ..segment.options }
     }
 
     pub(super) fn report_established(&mut self, flow: FlowId) {

@@ -544,17 +544,6 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         Ok(())
     }
 
-    /// Our side's limit of a segment in bytes, options included.
-    fn own_mss(&self, tuple: &Tuple, handshake: &Handshake) -> u16 {
-        self.address.mss(tuple.remote.ip()).min(handshake.mss_max.max(MSS_MIN))
-    }
-
-    /// The options of a peer's SYN that we support.
-    fn agreed(&self, segment: &TcpSegment) -> Options {
-        let timestamps = segment.options.timestamps.filter(|_| self.has_timestamps);
-        Options { timestamps, ..segment.options }
-    }
-
     fn on_syn_sent(
         &mut self,
         now: Nanos,
