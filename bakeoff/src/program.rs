@@ -18,8 +18,7 @@ use super::plan;
 use super::redis::{self, Redis};
 use wave_apps::launch::{self, Process};
 use wave_scenario::size::Size;
-use wave_terminal::Failure;
-use wave_terminal::note;
+use wave_terminal::{Failure, note};
 
 /// Interval between groups of accesses.
 const TICK: Duration = Duration::from_millis(2);

@@ -20,8 +20,7 @@ use wave_report::plot::style::{
 use wave_report::terminal::{Section, wrapped};
 use wave_report::{Directory, Report, document, figure, slug};
 use wave_scenario::SwapOn;
-use wave_terminal::Failure;
-use wave_terminal::Table;
+use wave_terminal::{Failure, Table};
 
 /// Share of its planned access rate that a program must reach to have kept up.
 pub const KEPT_UP: f64 = 0.95;

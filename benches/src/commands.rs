@@ -9,8 +9,7 @@ use std::time::Instant;
 use clap::{Arg, ArgMatches, Args, FromArgMatches, Subcommand};
 use serde_json::{Value, json};
 use wave_experiments::measure::two_cpus;
-use wave_terminal::{Failure, Table, interrupt};
-use wave_terminal::{note, out};
+use wave_terminal::{Failure, Table, interrupt, note, out};
 
 use crate::BENCHES;
 use crate::bench::Bench;

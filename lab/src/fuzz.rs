@@ -12,9 +12,7 @@ use wave_agent::Registry;
 use wave_agent::panics::{self, caught};
 use wave_sim::fuzz::{self, FAULTS, Fault, Invariant, Overrides, Plan, RULES, Report};
 
-use wave_terminal::Progress;
-use wave_terminal::{Failure, Table, interrupt};
-use wave_terminal::{counted, note, out, program, started_as};
+use wave_terminal::{Failure, Progress, Table, counted, interrupt, note, out, program, started_as};
 
 /// Number of seeds per step of the progress bar.
 const BATCH: u64 = 20;

@@ -11,8 +11,7 @@ use wave_core::log::{Ended, Header, LogReader};
 use wave_core::replay::{Difference, Output, Replay, Tally};
 use wave_core::subsystem::{Show, Shown};
 
-use wave_terminal::Failure;
-use wave_terminal::{counted, note, out, program};
+use wave_terminal::{Failure, counted, note, out, program};
 
 /// Arguments of `replay`.
 #[derive(Args, Debug)]

@@ -9,8 +9,7 @@ use std::process::{Command, ExitCode};
 
 use clap::Args;
 
-use wave_terminal::Failure;
-use wave_terminal::{note, program};
+use wave_terminal::{Failure, note, program};
 
 #[derive(Args, Debug)]
 #[command(

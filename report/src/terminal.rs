@@ -2,12 +2,11 @@
 
 use std::fmt;
 
-use wave_terminal::counted;
+use wave_terminal::{Table, WIDTH, counted};
 use wave_workloads::recorder::Latency;
 
 use super::model::{RunResult, VariantResult};
 use super::number::{difference, micros, short, thousands};
-use wave_terminal::{Table, WIDTH};
 
 /// Maximum number of lines of notes below a table.
 const NOTES_MAX: usize = 5;

@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use wave_report::slug;
-use wave_terminal::Failure;
-use wave_terminal::counted;
+use wave_terminal::{Failure, counted};
 
 /// Logs that this process's runs could not write whole.
 static CUT_OFF: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());

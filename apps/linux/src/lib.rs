@@ -22,14 +22,13 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use wave_core::clock::Nanos;
 use wave_core::snapshot::State;
 use wave_linux::sched::{self, DeviceOptions, Enclave, Options};
-use wave_process::places;
+use wave_process::{places, say};
 
 pub use file::load;
 pub use report::Report;
 use seats::Seat;
 use wave_apps::agent::AgentProcess;
 use wave_apps::recording::Log;
-use wave_process::say;
 use wave_terminal::Failure;
 pub use work::Work;
 use work::{Ended, Started};

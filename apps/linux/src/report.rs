@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 use wave_core::outcome::Code;
 use wave_linux::sched::Stats;
 
-use wave_terminal::Table;
-use wave_terminal::counted;
+use wave_terminal::{Table, counted};
 
 /// Counts of one enclave at the end of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

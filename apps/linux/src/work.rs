@@ -10,8 +10,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use wave_linux::sched::{self, Enclave, Group, JoinError, TargetError};
 use wave_process::say;
 
-use wave_terminal::Failure;
-use wave_terminal::counted;
+use wave_terminal::{Failure, counted};
 
 /// Interval at which a cgroup is searched for new processes.
 const CGROUP_LOOK: Duration = Duration::from_millis(100);

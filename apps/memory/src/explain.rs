@@ -18,8 +18,7 @@ use wave_memory::wire::{
 use super::heat::{self, Heat};
 use wave_report::plot::style::DrawError;
 use wave_scenario::size::show;
-use wave_terminal::Failure;
-use wave_terminal::Table;
+use wave_terminal::{Failure, Table};
 
 pub const BATCH_BYTES: u64 = STRIP_BYTES / STRIP_BATCHES as u64;
 /// Maximum number of ranges in the table on a terminal.

@@ -20,9 +20,7 @@ use wave_report::plot::curves;
 use wave_report::plot::style::DrawError;
 use wave_report::{Directory, csv, document, figure};
 use wave_scenario::size::{show, show_signed};
-use wave_terminal::Failure;
-use wave_terminal::Table;
-use wave_terminal::counted;
+use wave_terminal::{Failure, Table, counted};
 
 /// Minimum of stayed bytes that is reported: the kernel holds some pages for a moment at any time.
 const STAYED_LEAST: u64 = 16 << 20;

@@ -19,8 +19,7 @@ use wave_process::outputs::{OutputError, Whole};
 use wave_sched::workload::{Header, Thread, VERSION, Workload};
 
 use wave_apps::{launch, machine};
-use wave_terminal::Failure;
-use wave_terminal::Progress;
+use wave_terminal::{Failure, Progress};
 
 /// Interval at which the kernel's events are fetched: its buffer holds far more.
 const FETCH: Duration = Duration::from_millis(20);

@@ -15,10 +15,7 @@ use wave_report::number::{micros, short};
 use wave_report::plot::bars;
 use wave_report::terminal::{Section, wrapped};
 use wave_report::{Directory, Report, document, figure};
-use wave_terminal::Progress;
-use wave_terminal::Table;
-use wave_terminal::counted;
-use wave_terminal::{Failure, interrupt};
+use wave_terminal::{Failure, Progress, Table, counted, interrupt};
 
 /// File with the complete result.
 pub const RESULT: &str = "result.json";

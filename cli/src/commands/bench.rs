@@ -6,8 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use clap::Args;
-use wave_terminal::Failure;
-use wave_terminal::{note, out};
+use wave_terminal::{Failure, note, out};
 
 /// Arguments for `wave-bench`.
 #[derive(Args, Debug)]

@@ -6,8 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 use wave_process::outputs::Output;
-use wave_terminal::Failure;
-use wave_terminal::{note, out};
+use wave_terminal::{Failure, note, out};
 
 use super::Wave;
 

@@ -12,11 +12,7 @@ use wave_process::outputs::Output;
 use wave_sim::fit::intervals::{self, Intervals};
 use wave_sim::fit::offload::{self, Offload};
 use wave_sim::fit::{Difference, File, Fit, Found, Step};
-use wave_terminal::Failure;
-use wave_terminal::Progress;
-use wave_terminal::Table;
-use wave_terminal::interrupt;
-use wave_terminal::{counted, note, out};
+use wave_terminal::{Failure, Progress, Table, counted, interrupt, note, out};
 
 /// The description of the fit, as a path in the repository.
 const DESCRIPTION: &str = "hosts/sim/data/fit.toml";

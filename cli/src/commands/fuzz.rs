@@ -10,8 +10,7 @@ use wave_fuzz::tcp::{self, Planted};
 use wave_fuzz::udp::{self, Found, Plan};
 use wave_lab::fuzz::FuzzArgs;
 use wave_report::number::short;
-use wave_terminal::{Failure, Table};
-use wave_terminal::{counted, note, out};
+use wave_terminal::{Failure, Table, counted, note, out};
 
 /// Seeded histories, or the fuzzing of a front or of TCP.
 #[derive(Args, Debug)]

@@ -9,9 +9,7 @@ use serde_json::{Map, Value, json};
 use wave_agent::OutputFile;
 use wave_links::measure::{self, Effort, Measured};
 
-use wave_terminal::Failure;
-use wave_terminal::Table;
-use wave_terminal::{note, out};
+use wave_terminal::{Failure, Table, note, out};
 
 #[derive(Args, Debug)]
 pub struct LinkArgs {

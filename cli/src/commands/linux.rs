@@ -12,9 +12,7 @@ use ratatui::crossterm::terminal::{self, Clear, ClearType};
 use serde_json::json;
 
 use wave_app_linux::status::{self, Run, Thread};
-use wave_terminal::Failure;
-use wave_terminal::Table;
-use wave_terminal::{counted, note, out};
+use wave_terminal::{Failure, Table, counted, note, out};
 
 /// Interval between refreshes of the live view.
 const LOOK: Duration = Duration::from_secs(1);

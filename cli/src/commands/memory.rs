@@ -21,8 +21,7 @@ use wave_bakeoff::medians::Medians;
 use wave_bakeoff::report::Results;
 use wave_report::Report;
 use wave_scenario::size;
-use wave_terminal::Failure;
-use wave_terminal::{note, out};
+use wave_terminal::{Failure, note, out};
 
 #[derive(Args, Debug)]
 pub struct MemoryArgs {

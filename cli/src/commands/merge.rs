@@ -7,8 +7,7 @@ use clap::Args;
 use serde_json::json;
 
 use wave_experiments::sweep::{Merged, Missing, RESULT_FILES, merge};
-use wave_terminal::Table;
-use wave_terminal::{counted, note, out};
+use wave_terminal::{Table, counted, note, out};
 
 /// Number of shards to print at most: the commands of the rest follow the same pattern.
 const SHARDS_SHOWN: usize = 20;

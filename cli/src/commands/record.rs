@@ -11,8 +11,7 @@ use wave_sim::recorded::Schedule;
 use wave_app_record::record::{self, Recording, Whom};
 use wave_app_record::workload::interference;
 use wave_report::number::{micros, short};
-use wave_terminal::Failure;
-use wave_terminal::{counted, note, out};
+use wave_terminal::{Failure, counted, note, out};
 
 #[derive(Args, Debug)]
 #[command(

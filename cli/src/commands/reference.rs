@@ -8,8 +8,7 @@ use clap::{Args, CommandFactory};
 use wave_agent::Registry;
 use wave_process::outputs::Output;
 use wave_scenario::reference::Field;
-use wave_terminal::Failure;
-use wave_terminal::note;
+use wave_terminal::{Failure, note};
 
 use super::{Wave, scenarios};
 

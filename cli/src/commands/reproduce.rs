@@ -7,8 +7,7 @@ use clap::Args;
 
 use wave_paper::reproduce::group::GROUPS;
 use wave_paper::reproduce::{Kind, Reproduction, Row, Snapshot, run, words};
-use wave_terminal::Failure;
-use wave_terminal::{note, out};
+use wave_terminal::{Failure, note, out};
 
 const ALL: &str = "all";
 

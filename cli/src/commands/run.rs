@@ -18,8 +18,7 @@ use wave_apps::agent::{check_policy, policies_of};
 use wave_apps::recording;
 use wave_experiments::kinds::{self, Host, Options, Wanted};
 use wave_report::Report;
-use wave_terminal::Failure;
-use wave_terminal::{note, out};
+use wave_terminal::{Failure, note, out};
 
 #[derive(Args, Debug)]
 #[command(

@@ -10,9 +10,7 @@ use super::run::program;
 use wave_apps::machine;
 use wave_experiments::kinds::{Host, OwnAgent};
 use wave_experiments::sweep::{self, Plan, Ran, Shard, Store, ThisMachine, Work, run_shard};
-use wave_terminal::Failure;
-use wave_terminal::interrupt;
-use wave_terminal::{counted, note, out};
+use wave_terminal::{Failure, counted, interrupt, note, out};
 
 #[derive(Args, Debug)]
 #[command(after_help = "The scenario's table [sweep] lists values for fields of the file:

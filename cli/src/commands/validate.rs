@@ -8,9 +8,7 @@ use serde_json::{Value, json};
 
 use wave_paper::validate::{self, Compared, Effort, Makespan, Validation};
 use wave_report::{Directory, ReportError};
-use wave_terminal::Failure;
-use wave_terminal::Table;
-use wave_terminal::{note, out};
+use wave_terminal::{Failure, Table, note, out};
 
 /// Largest acceptable relative errors of a saturation, a p99 and a makespan.
 const GOALS: [f64; 3] = [0.05, 0.15, 0.1];

@@ -22,9 +22,7 @@ use wave_apps::machine;
 use wave_process::places::existing_file;
 use wave_report::Directory;
 use wave_report::model::Machine;
-use wave_terminal::Progress;
-use wave_terminal::interrupt;
-use wave_terminal::{counted, note};
+use wave_terminal::{Progress, counted, interrupt, note};
 
 /// The journal's file, until its run ends.
 pub const FILE: &str = "unfinished.jsonl";

@@ -13,8 +13,7 @@ use wave_workloads::service::{self, Calibrated, Clock, Served};
 
 use super::Failure;
 use crate::kinds::requests::scenario::{Class, Operation, Workload};
-use wave_terminal::Progress;
-use wave_terminal::interrupt;
+use wave_terminal::{Progress, interrupt};
 
 /// A filled database, and the service time of each class.
 #[derive(Debug)]

@@ -16,8 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 use wave_report::Report;
-use wave_terminal::{Failure, interrupt};
-use wave_terminal::{note, out};
+use wave_terminal::{Failure, interrupt, note, out};
 
 use crate::ground::Journal;
 use crate::ground::journal::Identity;

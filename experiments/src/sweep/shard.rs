@@ -13,8 +13,7 @@ use super::store::{Measured, Store, Stored};
 use super::{RunError, Runner};
 use crate::ground::{Failure, failed_point, limits};
 use crate::kinds::requests::scenario::{Scenario, Search};
-use wave_terminal::Progress;
-use wave_terminal::counted;
+use wave_terminal::{Progress, counted};
 
 /// One of `count` parts of a sweep: the points whose number leaves `index` when divided by `count`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -20,8 +20,7 @@ use wave_tcp_planted::pipeline::{Entry, Work};
 use wave_tcp_planted::planted::{Planted, plant};
 use wave_tcp_planted::stages::recover::{GoBackN, Recovery, Sack};
 use wave_tcp_testbed_planted::{By, Runs, Stages};
-use wave_terminal::Progress;
-use wave_terminal::{Failure, interrupt};
+use wave_terminal::{Failure, Progress, interrupt};
 use wave_wires::Frame;
 
 use crate::tcp::history::run_over;

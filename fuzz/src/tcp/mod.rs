@@ -16,9 +16,7 @@ use history::Outcome;
 use serde::Serialize;
 pub use wave_tcp_planted::planted::Planted;
 use wave_tcp_planted::planted::plant;
-use wave_terminal::Progress;
-use wave_terminal::counted;
-use wave_terminal::{Failure, interrupt};
+use wave_terminal::{Failure, Progress, counted, interrupt};
 
 /// Seeds that a thread takes at a time.
 const BATCH: u64 = 50;

@@ -21,8 +21,7 @@ use wave_workloads::udp::{Generator, Outcome, Settings};
 use self::datagrams::Sender;
 pub use self::datagrams::Sent;
 use wave_apps::launch::{self, Process};
-use wave_terminal::Progress;
-use wave_terminal::{Failure, interrupt};
+use wave_terminal::{Failure, Progress, interrupt};
 use wave_workloads::cpu;
 
 /// Senders of the flood, each with a cookie of its own.

@@ -19,8 +19,7 @@ use wave_sim::experiment::{Outcome, serve};
 use wave_sim::paper::{Rung, gets_and_ranges, overhead, wave};
 use wave_sim::requests::{Class, Load, Service};
 
-use wave_terminal::Failure;
-use wave_terminal::{note, out, program};
+use wave_terminal::{Failure, note, out, program};
 
 /// Maximum number of points of one run: a policy under a load is a point.
 const POINTS_MAX: usize = 1_000;

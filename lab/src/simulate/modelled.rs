@@ -13,8 +13,7 @@ use wave_sim::modelled::{Outcome, simulate};
 use wave_sim::paper::{Rung, wave};
 
 use super::{SimulateArgs, check_limits, point, quantiles_us};
-use wave_terminal::Failure;
-use wave_terminal::{note, out, program};
+use wave_terminal::{Failure, note, out, program};
 
 /// Virtual time of warm-up, as for threads.
 const WARMUP: Nanos = Nanos::from_millis(60);

@@ -11,8 +11,7 @@ use wave_core::log::{Ended, LogReader};
 use wave_core::subsystem::Show;
 
 use super::{Span, Trace};
-use wave_terminal::Failure;
-use wave_terminal::{counted, note, out, program};
+use wave_terminal::{Failure, counted, note, out, program};
 
 /// Arguments of `trace`.
 #[derive(Args, Debug)]

@@ -16,8 +16,7 @@ use wave_sim::requests::Load;
 use wave_workloads::point::{self, Limits, Point};
 
 use super::group;
-use wave_terminal::Failure;
-use wave_terminal::Progress;
+use wave_terminal::{Failure, Progress};
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Done {

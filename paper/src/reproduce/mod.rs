@@ -31,9 +31,7 @@ pub use rows::{Kind, Row};
 pub use snapshot::Snapshot;
 
 use wave_report::make_folder;
-use wave_terminal::Failure;
-use wave_terminal::Progress;
-use wave_terminal::interrupt;
+use wave_terminal::{Failure, Progress, interrupt};
 
 /// The results of a run of `wave reproduce`.
 #[derive(Debug, Serialize)]

@@ -6,8 +6,7 @@ use std::rc::Rc;
 
 use serde::Serialize;
 use wave_sim::recorded;
-use wave_terminal::Failure;
-use wave_terminal::Progress;
+use wave_terminal::{Failure, Progress};
 use wave_workloads::cpu::monotonic_ns;
 
 use super::Runner;

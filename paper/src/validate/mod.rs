@@ -25,8 +25,7 @@ use held_out::HeldOut;
 use wave_experiments::ground::rounds::Machine;
 use wave_experiments::kinds::requests::probe::Native;
 use wave_experiments::kinds::requests::scenario::Scenario;
-use wave_terminal::Progress;
-use wave_terminal::{Failure, interrupt};
+use wave_terminal::{Failure, Progress, interrupt};
 
 /// Seed of every random stream.
 const SEED: u64 = 1;

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 use clap::{ArgGroup, Args};
 use serde_json::json;
 use wave_report::number::short;
-use wave_terminal::counted;
-use wave_terminal::{Failure, interrupt};
+use wave_terminal::{Failure, counted, interrupt};
 use wave_workloads::cpu;
 use wave_workloads::grpc::load::{
     Answers, ByKind, CallSettings, Closed, Error, Generator, Open, Target,

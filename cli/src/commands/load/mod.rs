@@ -11,10 +11,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use wave_report::number::micros;
-use wave_terminal::Failure;
-use wave_terminal::Progress;
-use wave_terminal::Table;
-use wave_terminal::note;
+use wave_terminal::{Failure, Progress, Table, note};
 use wave_workloads::point::{ClassLatency, GeneratorLag};
 
 /// Kind of load.

@@ -11,8 +11,7 @@ use clap::Args;
 use serde_json::json;
 use signal_hook::consts::SIGINT;
 use wave_report::number::short;
-use wave_terminal::Failure;
-use wave_terminal::counted;
+use wave_terminal::{Failure, counted};
 use wave_workloads::cpu;
 use wave_workloads::udp::{Ends, Error, Generator, Outcome, Settings, UdpMix};
 

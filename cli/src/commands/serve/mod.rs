@@ -25,8 +25,7 @@ use wave_workloads::rocksdb::{self, Database};
 
 use crate::interop;
 use wave_experiments::store;
-use wave_terminal::Failure;
-use wave_terminal::Progress;
+use wave_terminal::{Failure, Progress};
 
 #[derive(Args, Debug)]
 pub struct ServeArgs {

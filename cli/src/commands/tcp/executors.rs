@@ -4,9 +4,7 @@ use clap::Args;
 use serde_json::json;
 use wave_apps::machine;
 use wave_fuzz::executors::{self, Found};
-use wave_terminal::Failure;
-use wave_terminal::Table;
-use wave_terminal::out;
+use wave_terminal::{Failure, Table, out};
 
 /// Seeds to compare, and the form of the output.
 #[derive(Args, Debug)]

@@ -8,8 +8,7 @@ use serde_json::{Value, json};
 use wave_process::say;
 use wave_tcp_script::RunError;
 use wave_tcp_script::suite::{self, Outcome};
-use wave_terminal::Table;
-use wave_terminal::print;
+use wave_terminal::{Table, print};
 
 /// Exit code: a script failed, or a mutant passed.
 const FAILED: u8 = 1;

@@ -8,9 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::Value;
 use wave_front_tcp::reports_path;
-use wave_terminal::Failure;
-use wave_terminal::Table;
-use wave_terminal::print;
+use wave_terminal::{Failure, Table, print};
 
 use super::default_socket;
 

@@ -15,9 +15,7 @@ use wave_front_tcp::{TraceRequest, traces_path};
 use wave_process::say;
 use wave_process::words::counted;
 use wave_tcp::trace::Point;
-use wave_terminal::Failure;
-use wave_terminal::Table;
-use wave_terminal::print;
+use wave_terminal::{Failure, Table, print};
 
 use super::default_socket;
 

@@ -21,9 +21,7 @@ use wave_report::number::thousands;
 use wave_report::{Directory, Report, csv, document, folder};
 use wave_scenario::reference::fields_of;
 use wave_scenario::{ScenarioError, Source};
-use wave_terminal::Failure;
-use wave_terminal::Progress;
-use wave_terminal::Table;
+use wave_terminal::{Failure, Progress, Table};
 
 /// What a program registers by `Kinds::with`.
 pub static KIND: Kind = Kind {

@@ -16,10 +16,9 @@ use wave_user::{Enclave, preempt_point};
 use wave_workloads::rocksdb::{Database, is_value_of};
 
 use crate::ground::preemptions::Preempted;
-use crate::ground::seating;
 use crate::ground::service::Service;
 use crate::ground::system::{Hosted, attributes};
-use crate::ground::{Failure, Found, Ground, pin_housekeeping, variant_result};
+use crate::ground::{Failure, Found, Ground, pin_housekeeping, seating, variant_result};
 use crate::kinds::requests::scenario::{Agent, Variant};
 use wave_process::words::counted;
 use wave_report::model::VariantResult;

@@ -24,10 +24,11 @@ use wave_workloads::point as measured;
 use wave_workloads::recorder::Latency;
 
 use crate::ground::point::{DRAIN_PATIENCE, Terms, with_use};
-use crate::ground::seating;
 use crate::ground::service::{Ran, Work};
 use crate::ground::system::{Delta, EnclaveServer, Hosted, Sample};
-use crate::ground::{Failure, Found, Ground, limits, mix, pin_housekeeping, variant_result};
+use crate::ground::{
+    Failure, Found, Ground, limits, mix, pin_housekeeping, seating, variant_result,
+};
 use crate::kinds::requests::scenario::{Agent, Crash, Variant};
 use wave_report::model::VariantResult;
 

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use wave_sched::policies;
-use wave_terminal::Failure;
+use wave_terminal::{Failure, interrupt};
 
 use self::scenario::{Form, Machine, Scenario};
 use super::{Experiment, Host, Kind, OwnAgent, Report, Wanted, digest};
@@ -28,7 +28,6 @@ use crate::ground::{Finished, Journal};
 use crate::live::{Feed, Live};
 use wave_scenario::reference::fields_of;
 use wave_scenario::{ScenarioError, Source, kind_of};
-use wave_terminal::interrupt;
 
 pub(crate) static KIND: Kind = Kind {
     names: NAMES,

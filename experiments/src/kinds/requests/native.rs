@@ -7,17 +7,16 @@ use wave_apps::machine;
 use wave_apps::recording::Recording;
 use wave_report::RunResult;
 use wave_report::model::SATURATION_LIMIT_US;
-use wave_terminal::Failure;
-use wave_terminal::Progress;
+use wave_terminal::{Failure, Progress};
 use wave_workloads::cpu;
 
 use super::scenario::{Kind, Machine, Scenario};
 use super::{chaos, crash, enclaves, ladder, load};
 use crate::ground::neighbours::Neighbours;
-use crate::ground::seating;
 use crate::ground::service::Service;
 use crate::ground::{
-    Finished, Found, Ground, Journal, describe, enough_cpus, links, planned, without_effect,
+    Finished, Found, Ground, Journal, describe, enough_cpus, links, planned, seating,
+    without_effect,
 };
 use crate::live::Feed;
 

@@ -35,8 +35,7 @@ use wave_apps::recording::Recording;
 use wave_report::model::SATURATION_SERVED;
 use wave_report::{Report, RunResult};
 use wave_scenario::reference::fields_of;
-use wave_terminal::Progress;
-use wave_terminal::interrupt;
+use wave_terminal::{Progress, interrupt};
 
 pub(super) static KIND: Kind = Kind {
     names: &["rpc"],

@@ -7,9 +7,7 @@ use wave_report::model::Figure;
 use wave_report::number::{short, thousands};
 use wave_report::terminal::wrapped;
 use wave_report::{Report, csv};
-use wave_terminal::Failure;
-use wave_terminal::Table;
-use wave_terminal::counted;
+use wave_terminal::{Failure, Table, counted};
 
 use super::Measured;
 use crate::ground::rounds::over_rounds;

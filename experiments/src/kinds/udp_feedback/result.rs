@@ -8,9 +8,7 @@ use wave_report::number::{micros, short, thousands};
 use wave_report::plot::curves::Curve;
 use wave_report::terminal::wrapped;
 use wave_report::{Report, csv};
-use wave_terminal::Failure;
-use wave_terminal::Table;
-use wave_terminal::counted;
+use wave_terminal::{Failure, Table, counted};
 
 use super::{Measured, Sending};
 use crate::ground::rounds::over_rounds;

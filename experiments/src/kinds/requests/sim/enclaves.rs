@@ -16,8 +16,7 @@ use super::crash::Ended;
 use super::point::{of_served, sinks};
 use super::{Ground, Simulated, parallel};
 use crate::ground::point::with_use;
-use crate::ground::variant_result;
-use crate::ground::{Failure, Found};
+use crate::ground::{Failure, Found, variant_result};
 use crate::kinds::requests::scenario::{Scenario, Variant};
 use wave_report::model::Point;
 

@@ -10,8 +10,7 @@ use super::point::{refine, search};
 use super::{Ground, Simulated, parallel};
 use crate::ground::point::Outcome;
 use crate::ground::saturation::put_saturations;
-use crate::ground::{Failure, Found};
-use crate::ground::{limits, variant_result};
+use crate::ground::{Failure, Found, limits, variant_result};
 use crate::kinds::requests::scenario::{Scenario, Search, Variant};
 
 impl Ground<'_> {

@@ -17,9 +17,8 @@ use std::sync::Arc;
 pub use point::point;
 pub use setup::Simulated;
 
-use crate::ground::{Finished, Journal};
+use crate::ground::{Failure, Finished, Journal};
 
-use crate::ground::Failure;
 use crate::kinds::requests::scenario::{Kind, Scenario, Threads, Variant};
 use wave_apps::recording::Recording;
 use wave_report::RunResult;

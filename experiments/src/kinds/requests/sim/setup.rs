@@ -11,9 +11,8 @@ use wave_sim::paper;
 use wave_sim::requests::{Class, Load, Service, Threads};
 
 use super::own_policy::policy_of;
-use crate::ground::Failure;
 use crate::ground::fields::Link;
-use crate::ground::{links, system};
+use crate::ground::{Failure, links, system};
 use crate::kinds::requests::scenario::{Agent, Placement, Scenario, Variant};
 
 /// Host cores for which one context submits requests: creating a thread across a PCIe-like link takes most of a microsecond.
