@@ -136,7 +136,7 @@ fn trace_has_the_events_of_connections_and_is_refused_to_other_users() {
             "request",
             "data_sent",
             "acknowledged",
-            "acknowledgement_said",
+            "ack_sent",
             "sent",
             "copy_begins",
             "copied",

@@ -60,8 +60,8 @@ pub(crate) struct Admitted {
     pub(crate) has_hung_up: bool,
     /// The process has gone. Its memory stays until the stack no longer names it.
     pub(crate) is_gone: bool,
-    /// A bit for each cause for which people were told that a connection of the process was demoted.
-    said: u32,
+    /// A bit for each cause for which a line was logged that a connection of the process was demoted.
+    logged_causes: u32,
 }
 
 /// The state of an admitted process, handed over with the process's descriptors.
@@ -74,7 +74,7 @@ pub(crate) struct KeptAdmitted {
     spans: Vec<u64>,
     has_hung_up: bool,
     is_gone: bool,
-    said: u32,
+    logged_causes: u32,
 }
 
 /// A connection is refused, because the process's program or user has used up its share.
@@ -159,15 +159,15 @@ impl Admitted {
             drained: 0,
             has_hung_up: false,
             is_gone: false,
-            said: 0,
+            logged_causes: 0,
         }
     }
 
-    /// Whether people have not been told yet that a connection of the process was demoted for this cause.
+    /// Whether no line was logged yet about a connection of the process that was demoted for this cause.
     pub(crate) fn is_first_demotion(&mut self, cause: Cause) -> bool {
         let bit = 1 << cause as u8;
-        let is_first = self.said & bit == 0;
-        self.said |= bit;
+        let is_first = self.logged_causes & bit == 0;
+        self.logged_causes |= bit;
         is_first
     }
 
@@ -182,7 +182,7 @@ impl Admitted {
             spans: self.spans.clone(),
             has_hung_up: self.has_hung_up,
             is_gone: self.is_gone,
-            said: self.said,
+            logged_causes: self.logged_causes,
         };
         (kept, fds)
     }
@@ -198,11 +198,20 @@ impl Admitted {
         threads: usize,
     ) -> Result<Admitted, String> {
         let process = Process::restore(&kept.process, fds, threads)?;
-        let KeptAdmitted { overflow, latest, first, spans, has_hung_up, is_gone, said, .. } = kept;
+        let KeptAdmitted {
+            overflow,
+            latest,
+            first,
+            spans,
+            has_hung_up,
+            is_gone,
+            logged_causes,
+            ..
+        } = kept;
         let events_max = (overflow.len() as u32).next_multiple_of(EVENTS_AT_A_TIME);
         let admitted = Admitted::new(at, process);
         let admitted = Admitted { overflow, latest, first, events_max, spans, ..admitted };
-        Ok(Admitted { has_hung_up, is_gone, said, ..admitted })
+        Ok(Admitted { has_hung_up, is_gone, logged_causes, ..admitted })
     }
 
     /// Takes the spans of a request's rings, if it names any.

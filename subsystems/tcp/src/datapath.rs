@@ -339,7 +339,7 @@ pub struct Statistics {
     /// The last sample of the round-trip time, if there was one.
     pub round_trip: Option<Nanos>,
     /// When the peer's last segment arrived; 0 if none has since the flow was installed.
-    pub heard: Nanos,
+    pub last_segment_at: Nanos,
     /// The host sent an impossible request. The data path has sent a reset, and the connection must be removed.
     pub is_at_fault: bool,
 }

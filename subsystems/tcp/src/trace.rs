@@ -57,19 +57,19 @@ points! {
     /// The scheduler allows a flow to send.
     TransmitTurn = "transmit_turn", "sequencer", ["", ""];
     /// The scheduler allows a flow to acknowledge and to notify its host.
-    AnnounceTurn = "speak_turn", "sequencer", ["asked", ""];
+    AnnounceTurn = "announce_turn", "sequencer", ["asked", ""];
     /// A delayed acknowledgement may be due.
     Timer = "timer", "sequencer", ["", ""];
     /// The control plane reports a retransmission timeout.
     Retransmit = "retransmit", "sequencer", ["", ""];
     /// The control plane asks to look for losses, because time has passed.
-    DetectLoss = "look_for_loss", "sequencer", ["", ""];
+    DetectLoss = "detect_loss", "sequencer", ["", ""];
     /// The control plane asks for a tail-loss probe.
     ProbeTail = "probe_tail", "sequencer", ["", ""];
     /// The control plane releases bytes that waited for more.
     Uncork = "release", "sequencer", ["", ""];
     /// Congestion control has processed a loss or a mark.
-    Resume = "heard", "sequencer", ["", ""];
+    Resume = "resume", "sequencer", ["", ""];
     /// The MSS changes.
     SetMss = "set_mss", "sequencer", ["mss", ""];
     /// Congestion control sets the window and the rate.
@@ -111,11 +111,11 @@ points! {
     /// A closed window is probed.
     Probe = "probe", "protocol", ["seq", ""];
     /// An acknowledgement is sent without data.
-    AcknowledgementSaid = "acknowledgement_said", "protocol", ["ack", "window"];
+    AckSent = "ack_sent", "protocol", ["ack", "window"];
     /// A congestion mark is echoed to the peer (ECE).
-    MarkSaid = "mark_said", "protocol", ["ack", ""];
+    EceSent = "ece_sent", "protocol", ["ack", ""];
     /// A reset is sent.
-    ResetSaid = "reset_said", "protocol", ["seq", ""];
+    RstSent = "rst_sent", "protocol", ["seq", ""];
     /// An acknowledgement is delayed, to be sent with data.
     Delayed = "delayed", "protocol", ["until_ns", ""];
     /// A delayed acknowledgement is sent.

@@ -28,8 +28,8 @@ pub(crate) struct Relay {
     pub(crate) has_begun: bool,
     /// The end of the peer's stream was passed on.
     has_shut: bool,
-    /// What the stack was told last: positions read and written, memory, and the stream's end.
-    told: (u64, u64, Filled, bool),
+    /// What was last reported to the stack: positions read and written, memory, and the stream's end.
+    reported: (u64, u64, Filled, bool),
 }
 
 /// What became of a turn.
@@ -64,8 +64,8 @@ impl Relay {
     }
 
     pub(crate) fn new(held: HeldFlow) -> Relay {
-        let told = (held.read, held.written, held.filled, held.has_ended);
-        Relay { held, stream: None, has_begun: false, has_shut: false, told }
+        let reported = (held.read, held.written, held.filled, held.has_ended);
+        Relay { held, stream: None, has_begun: false, has_shut: false, reported }
     }
 
     /// Begins to use a stream. If the agent is killed, the program gets ECONNRESET: a clean end would truncate what it receives.
@@ -193,11 +193,11 @@ impl Relay {
         Ok(())
     }
 
-    /// What the stack has yet to be told.
+    /// What the stack has yet to be reported.
     pub(crate) fn update(&mut self) -> Option<Update> {
         let held = &self.held;
         let now = (held.read, held.written, held.filled, held.has_ended);
-        if std::mem::replace(&mut self.told, now) == now {
+        if std::mem::replace(&mut self.reported, now) == now {
             return None;
         }
         Some(Update {

@@ -50,7 +50,7 @@ impl ReadWords {
     }
 }
 
-/// The words of a process that has ended. Without any, nothing is known beyond what requests have said.
+/// The words of a process that has ended. Without any, nothing is known beyond what requests have reported.
 #[derive(Clone, Debug, Default)]
 pub struct LastReads(Vec<u64>);
 
@@ -63,16 +63,16 @@ impl LastReads {
         LastReads(places.map(|(line, word)| window.load(line, word)).collect())
     }
 
-    /// How far the process has read `socket`, a connection of this context, of which it has said that it has read up to `said`, and
+    /// How far the process has read `socket`, a connection of this context, of which it has reported that it has read up to `reported`, and
     /// which has received up to `received`.
-    pub(crate) fn position(&self, context: u16, socket: u32, said: u64, received: u64) -> u64 {
+    pub(crate) fn position(&self, context: u16, socket: u32, reported: u64, received: u64) -> u64 {
         let word = self.0.get(usize::from(context) * WORDS + socket as usize % WORDS);
         let word = word.filter(|word| (**word >> 32) as u32 == socket);
-        let more = word.map_or(0, |word| (*word as u32).wrapping_sub(said as u32));
+        let more = word.map_or(0, |word| (*word as u32).wrapping_sub(reported as u32));
         // What no process can have read is not believed.
-        match said + u64::from(more) {
+        match reported + u64::from(more) {
             read if read <= received => read,
-            _ => said,
+            _ => reported,
         }
     }
 }
@@ -87,30 +87,30 @@ mod tests {
         #[test]
         fn a_position_is_found_wherever_it_is_in_the_stream(
             socket in any::<u32>(),
-            said in 0..u64::MAX / 2,
+            reported in 0..u64::MAX / 2,
             read in 0..1_u64 << 24,
             more in 0..1_u64 << 24,
         ) {
-            let (read, received) = (said + read, said + read + more);
-            prop_assert_eq!(LastReads::default().position(1, socket, said, received), said);
+            let (read, received) = (reported + read, reported + read + more);
+            prop_assert_eq!(LastReads::default().position(1, socket, reported, received), reported);
             let mut words = vec![0; 2 * WORDS];
             words[WORDS + socket as usize % WORDS] = u64::from(socket) << 32 | u64::from(read as u32);
             let words = LastReads(words);
-            prop_assert_eq!(words.position(1, socket, said, received), read);
+            prop_assert_eq!(words.position(1, socket, reported, received), read);
             // Another connection with the same word, and one of another context.
-            prop_assert_eq!(words.position(1, socket ^ 1 << 31, said, received), said);
-            prop_assert_eq!(words.position(0, socket | 1, said, received), said);
+            prop_assert_eq!(words.position(1, socket ^ 1 << 31, reported, received), reported);
+            prop_assert_eq!(words.position(0, socket | 1, reported, received), reported);
         }
 
         #[test]
         fn words_that_a_hostile_process_writes_stay_within_what_has_arrived(
             word in any::<u64>(),
-            said in 0..u64::MAX / 2,
+            reported in 0..u64::MAX / 2,
             unread in 0..1_u64 << 24,
         ) {
             let words = LastReads(vec![word; WORDS]);
-            let read = words.position(0, (word >> 32) as u32, said, said + unread);
-            prop_assert!((said..=said + unread).contains(&read));
+            let read = words.position(0, (word >> 32) as u32, reported, reported + unread);
+            prop_assert!((reported..=reported + unread).contains(&read));
         }
     }
 }

@@ -60,7 +60,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let connection = self.connection(flow).filter(|one| one.has_host())?;
         connection.is_held = true;
         let (context, socket, filled) = (connection.context, connection.socket, connection.filled);
-        let Connection { read_said, written_said, shut_said, .. } = *connection;
+        let Connection { read_reported, written_reported, shut_reported, .. } = *connection;
         let state = self.data.inspect(flow)?;
         Some(HeldFlow {
             flow,
@@ -69,12 +69,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             rings: [state.receiving.ring, state.sending.ring],
             filled,
             received: state.receiving.received,
-            read: state.receiving.read.max(read_said),
-            written: state.sending.written.max(written_said),
+            read: state.receiving.read.max(read_reported),
+            written: state.sending.written.max(written_reported),
             acknowledged: state.sending.acknowledged,
             has_peer_ended: state.receiving.fin == Some(state.receiving.received),
-            has_ended: state.sending.fin != Fin::No || shut_said.write,
-            is_read_shut: shut_said.read,
+            has_ended: state.sending.fin != Fin::No || shut_reported.write,
+            is_read_shut: shut_reported.read,
         })
     }
 

@@ -21,7 +21,7 @@ pub const QUERIES_MAX: u8 = 3;
 struct Neighbour {
     ip: IpAddr,
     mac: MacAddress,
-    heard: Nanos,
+    seen_at: Nanos,
 }
 
 /// Ethernet addresses of next hops.
@@ -37,19 +37,19 @@ impl Neighbours {
     /// A neighbour's Ethernet address, if known and still valid.
     pub fn find(&self, ip: IpAddr, now: Nanos) -> Option<MacAddress> {
         let found = self.0.iter().find(|one| one.ip == ip)?;
-        (now.since(found.heard) < FRESH).then_some(found.mac)
+        (now.since(found.seen_at) < FRESH).then_some(found.mac)
     }
 
     /// Learns a neighbour's address. An unknown neighbour is added only if `is_wanted`; it then replaces the oldest if the
     /// table is full.
     pub fn learn(&mut self, ip: IpAddr, mac: MacAddress, now: Nanos, is_wanted: bool) {
-        let new = Neighbour { ip, mac, heard: now };
+        let new = Neighbour { ip, mac, seen_at: now };
         if let Some(found) = self.0.iter_mut().find(|one| one.ip == ip) {
             *found = new;
         } else if !is_wanted {
         } else if self.0.len() < NEIGHBOURS_MAX {
             self.0.push(new);
-        } else if let Some(oldest) = self.0.iter_mut().min_by_key(|one| one.heard) {
+        } else if let Some(oldest) = self.0.iter_mut().min_by_key(|one| one.seen_at) {
             *oldest = new;
         }
     }

@@ -100,10 +100,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     pub(super) fn on_keep_alive(&mut self, now: Nanos, flow: FlowId) {
         let Some(connection) = self.connection(flow) else { return };
         let Some(keep) = connection.options.keep_alive() else { return };
-        if connection.heard > connection.asked_at {
+        if connection.last_segment_at > connection.asked_at {
             connection.keep_alives = 0;
         }
-        let due = connection.heard + keep.idle;
+        let due = connection.last_segment_at + keep.idle;
         if connection.keep_alives == 0 && due > now {
             return self.start_timer(flow, Timer::KeepAlive, Some(due));
         }

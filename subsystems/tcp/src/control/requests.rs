@@ -21,9 +21,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 let own = connection.filter(|own| own.context.process == from.process);
                 let mut filled = Filled::default();
                 if let Some(own) = own {
-                    own.read_said = own.read_said.max(update.read);
-                    own.written_said = own.written_said.max(update.written);
-                    own.shut_said.write |= update.is_finished;
+                    own.read_reported = own.read_reported.max(update.read);
+                    own.written_reported = own.written_reported.max(update.written);
+                    own.shut_reported.write |= update.is_finished;
                     filled = own.filled;
                     if update.filled.receive > filled.receive || update.filled.send > filled.send {
                         let Some(grown) = self.verify_rings(&update, filled, &mut memory) else {
@@ -100,7 +100,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             Request::ShutdownRead { flow } => {
                 let own = self.connection(flow).filter(|own| own.context.process == from.process);
                 if let Some(own) = own {
-                    own.shut_said.read = true;
+                    own.shut_reported.read = true;
                 }
             }
             Request::Close { flow } => self.close(now, from, flow),

@@ -277,7 +277,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             connection.listener = None;
             let (flow, has_host) = (connection.flow, connection.has_host());
             // A program that uses a connection before it says that it has accepted it is at fault.
-            let is_untouched = (connection.read_said, connection.written_said) == (0, 0);
+            let is_untouched = (connection.read_reported, connection.written_reported) == (0, 0);
             if !has_host {
                 continue;
             }
@@ -377,8 +377,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let connection = self.connection(flow).filter(|one| one.has_host());
         let connection = connection.ok_or(Reason::Reset)?;
         let (owner, had) = (connection.context.process, connection.filled);
-        let said = (connection.read_said, connection.written_said);
-        let shut = connection.shut_said;
+        let reported = (connection.read_reported, connection.written_reported);
+        let shut = connection.shut_reported;
         let local = connection.tuple().local;
         if let NewOwner::Any { from, sharing } = to {
             let Some(chosen) = self.choose_new_owner(from, local, sharing)? else {
@@ -398,7 +398,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 // The new owner does not know.
                 return Err(Reason::NoRoom);
             }
-            if written.max(said.1) > expected || state.receiving.read.max(said.0) > read {
+            if written.max(reported.1) > expected || state.receiving.read.max(reported.0) > read {
                 // The owner has written or read more: the new owner would read the same bytes again.
                 return Err(Reason::NoRoom);
             }
@@ -498,7 +498,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             self.listeners[at].unaccepted += 1;
         }
         connection.filled = filled;
-        connection.read_said = state.receiving.read;
+        connection.read_reported = state.receiving.read;
         connection.timed.1 = OptionalTime::NONE;
         let timeout = now + connection.round_trip.timeout();
         self.connections[flow.index as usize] = Some(connection);

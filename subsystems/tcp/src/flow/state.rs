@@ -178,7 +178,7 @@ pub struct Protocol {
     /// Whether the flow is frozen: it starts no new work.
     pub is_frozen: bool,
     /// When the peer's last segment arrived; 0 if none has since the flow was installed.
-    pub heard: Nanos,
+    pub last_segment_at: Nanos,
 
     /// The context that is notified of the connection: the one that used it last.
     pub context: ContextId,
@@ -412,7 +412,7 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         data_at_ms: milliseconds(now),
         answered_at: OptionalTime::NONE,
         is_frozen: false,
-        heard: Nanos(0),
+        last_segment_at: Nanos(0),
         context,
         socket,
         send_ring_bytes: sending.ring.bytes,

@@ -113,17 +113,17 @@ impl<F> ProtocolResult<F> {
         let (seq, ack) = (u64::from(header.seq.0), u64::from(header.ack.0));
         let tally = &self.outcome.tally;
         if header.flags.contains(Flags::RST) {
-            return put(Point::ResetSaid, [seq, 0]);
+            return put(Point::RstSent, [seq, 0]);
         }
         let bytes = u64::from(header.bytes);
         match header.bytes {
             _ if tally.probes > 0 && header.bytes <= 1 => put(Point::Probe, [seq, 0]),
-            0 => put(Point::AcknowledgementSaid, [ack, header.window.into()]),
+            0 => put(Point::AckSent, [ack, header.window.into()]),
             _ if tally.retransmitted > 0 => put(Point::DataSentAgain, [seq, bytes]),
             _ => put(Point::DataSent, [seq, bytes]),
         }
         if header.flags.contains(Flags::ECE) {
-            put(Point::MarkSaid, [ack, 0]);
+            put(Point::EceSent, [ack, 0]);
         }
     }
 }

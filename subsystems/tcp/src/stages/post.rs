@@ -68,7 +68,7 @@ pub fn statistics<R: Recovery>(flow: FlowId, protocol: &Protocol, post: &mut Pos
         overdue_at: R::overdue_at(protocol),
         wants_tail_probe: R::wants_tail_probe(protocol),
         round_trip: core::mem::take(&mut post.round_trip).get(),
-        heard: protocol.heard,
+        last_segment_at: protocol.last_segment_at,
         is_at_fault: protocol.is_at_fault,
     };
     post.acknowledged_bytes = 0;

@@ -144,7 +144,7 @@ fn examine<R: Recovery>(flow: &mut Protocol, summary: &Summary, now: Nanos) -> R
             return outcome;
         }
     }
-    flow.heard = now;
+    flow.last_segment_at = now;
     if is_old {
         let seen = expected.checked_add_signed(start);
         if let Some(position) = seen.filter(|_| summary.bytes > 0) {

@@ -115,17 +115,17 @@ pub(super) struct Connection {
     /// When the last challenge ACK was sent.
     pub challenged_at: OptionalTime,
     /// When the last segment of the peer arrived.
-    pub heard: Nanos,
+    pub last_segment_at: Nanos,
     /// When the peer's closed window was last probed.
     probed_at: Nanos,
     /// Number of consecutive window probes without an answer.
     unanswered: u8,
     /// Positions up to which the host has reported to have read and written. The data path may not know them yet.
-    pub read_said: u64,
-    /// See `read_said`.
-    pub written_said: u64,
+    pub read_reported: u64,
+    /// See `read_reported`.
+    pub written_reported: u64,
     /// Directions that the host has shut down, as it has reported.
-    pub shut_said: Shut,
+    pub shut_reported: Shut,
     /// Once the host has closed: bytes that have arrived by then, plus 1.
     closed_at: Option<NonZeroU64>,
     /// Deadline for a connection whose process has gone.
@@ -175,12 +175,12 @@ impl Connection {
             is_passive: false,
             fin_received: false,
             challenged_at: OptionalTime::NONE,
-            heard: now,
+            last_segment_at: now,
             probed_at: Nanos(0),
             unanswered: 0,
-            read_said: 0,
-            written_said: 0,
-            shut_said: Shut::default(),
+            read_reported: 0,
+            written_reported: 0,
+            shut_reported: Shut::default(),
             closed_at: None,
             orphan_until: OptionalTime::NONE,
             is_held: false,
@@ -232,7 +232,7 @@ impl Connection {
         if self.congestion.has_grown() {
             return Some((Timer::Idle, now + self.round_trip.timeout()));
         }
-        self.options.keep_alive().map(|keep| (Timer::KeepAlive, self.heard + keep.idle))
+        self.options.keep_alive().map(|keep| (Timer::KeepAlive, self.last_segment_at + keep.idle))
     }
 
     /// Measures the round trip of bytes that were sent once (Karn's rule; RFC 6298, 3).
@@ -322,7 +322,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return self.drop_connection(flow, Reason::Invalid);
         }
         let Some(connection) = self.connection(flow) else { return };
-        connection.heard = connection.heard.max(statistics.heard);
+        connection.last_segment_at = connection.last_segment_at.max(statistics.last_segment_at);
         if let Some(took) = statistics.round_trip {
             connection.round_trip.sample(took);
         }
@@ -495,7 +495,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             }
             Timer::Probe => {
                 // A peer may keep its window closed for as long as it answers (RFC 9293, 3.8.6.1).
-                let is_answered = connection.heard > connection.probed_at;
+                let is_answered = connection.last_segment_at > connection.probed_at;
                 connection.unanswered = if is_answered { 0 } else { connection.unanswered + 1 };
                 if is_answered {
                     connection.waiting_since = now;

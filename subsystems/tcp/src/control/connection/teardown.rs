@@ -23,7 +23,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let received = state.receiving.received;
         let Some(connection) = self.connection(flow) else { return };
         connection.record_close(received);
-        if received > state.receiving.read.max(connection.read_said) {
+        if received > state.receiving.read.max(connection.read_reported) {
             return self.reset(now, flow, Reason::Reset);
         }
         self.enter_fin_wait_2(now, flow, &state);
@@ -166,11 +166,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             connection.orphan_until = (now + ORPHAN_LASTS).into();
             self.orphans += 1;
             let Connection { flow, context, socket, closed_at, .. } = *connection;
-            let (read_said, written_said) = (connection.read_said, connection.written_said);
+            let (read_reported, written_reported) =
+                (connection.read_reported, connection.written_reported);
             let Some(state) = self.data.inspect(flow) else { continue };
             let Established { sending, receiving, .. } = state;
-            let said = receiving.read.max(read_said);
-            let read = reads.position(context.context, socket, said, receiving.received);
+            let reported = receiving.read.max(read_reported);
+            let read = reads.position(context.context, socket, reported, receiving.received);
             if closed_at.is_none() && receiving.received > read {
                 self.reset(now, flow, Reason::Reset);
                 continue;
@@ -180,7 +181,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 self.reset(now, flow, Reason::Reset);
                 continue;
             }
-            let written = sending.written.max(written_said);
+            let written = sending.written.max(written_reported);
             let (is_finished, is_eager, filled) = (true, state.is_eager, Filled::default());
             let finish =
                 Update { flow, written, read, is_finished, is_eager, tail: Tail::Whole, filled };
