@@ -38,7 +38,7 @@ Examples:
   wave fit --json | jq '.rows[] | [.id, .fitted, .residual]'
   wave fit --intervals          write hosts/sim/data/intervals.toml anew, then build again
 
---intervals searches other parameter sets that meet every fitted row within its rounding, simulates the rows of Figure 4
+--intervals searches five other parameter sets that meet every fitted row within its rounding, simulates the rows of Figure 4
 and of the UPI section under each, and keeps the smallest and the largest value of each row: what the fit leaves open. That takes
 about a minute of CPU time for each set. Finished sets are kept in DIR; an interrupted run resumes with the same command.
 
@@ -55,9 +55,6 @@ pub struct FitArgs {
     /// Find the interval of each row that follows from the fit, and write the file.
     #[arg(long, conflicts_with_all = ["write", "check", "json"])]
     intervals: bool,
-    /// Number of parameter sets for --intervals, beside the fit's own.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
-    sets: u16,
     /// Directory for finished sets.
     #[arg(long, value_name = "DIR", default_value = "out/fit")]
     out: PathBuf,
@@ -150,12 +147,15 @@ fn perform(args: &FitArgs) -> Result<(), Failure> {
 const NO_REPOSITORY: &str =
     "--intervals writes into the repository: run it there, or pass --root DIR";
 
-/// The smallest and the largest value of each row under the fitted values and `args.sets` other parameter sets. Makes at
+/// Number of parameter sets for --intervals, beside the fit's own.
+const SETS: usize = 5;
+
+/// The smallest and the largest value of each row under the fitted values and [`SETS`] other parameter sets. Makes at
 /// most ten tries per set, so that fewer sets may be found.
 fn find_intervals(fit: &Fit, args: &FitArgs) -> Result<Intervals, Failure> {
     let (committed, digest) = (fit.committed(), intervals::digest());
     let threads = args.jobs.map_or_else(super::sweep::cpus, usize::from);
-    let wanted = usize::from(args.sets) + 1;
+    let wanted = SETS + 1;
     fs::create_dir_all(&args.out).map_err(|error| failed(&args.out, "create", &error))?;
     let progress = Progress::new(wanted as u64, args.quiet);
     let (ended, kept) = (progress.ended(), args.out.display().to_string());
@@ -168,7 +168,7 @@ fn find_intervals(fit: &Fit, args: &FitArgs) -> Result<Intervals, Failure> {
     })?;
     let mut source = None;
     let mut found = Vec::new();
-    for number in 0..=10 * u64::from(args.sets) {
+    for number in 0..=10 * SETS as u64 {
         let file = args.out.join(format!("{digest}-{number}.json"));
         let kept = fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok());
         let rows: BTreeMap<String, f64> = match kept {
@@ -345,7 +345,6 @@ mod tests {
             check,
             write: !check,
             intervals: false,
-            sets: 1,
             out: root.clone().unwrap_or_default(),
             jobs: None,
             root,

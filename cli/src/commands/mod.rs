@@ -224,7 +224,7 @@ mod tests {
             "wave reproduce table2 table3 --jobs 2 --json",
             "wave reproduce all --out /tmp/wave --quiet",
             "wave fit --check --json",
-            "wave fit --intervals --sets 3 --out /tmp/fit --jobs 2",
+            "wave fit --intervals --out /tmp/fit --jobs 2",
             "wave fit --write --root /tmp/wave --quiet",
             "wave validate --json --out /tmp/v --quick",
             "wave doctor --json",
