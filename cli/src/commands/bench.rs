@@ -3,10 +3,10 @@
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
 use clap::Args;
-use wave_terminal::{Failure, note, out};
+use wave_terminal::{Failure, out};
 
 /// Arguments for `wave-bench`.
 #[derive(Args, Debug)]
@@ -18,29 +18,22 @@ pub struct BenchArgs {
 }
 
 /// Replaces this process with `wave-bench`. Where that is not built, help is given here.
-pub fn execute(args: &BenchArgs) -> ExitCode {
-    let failure = match std::env::current_exe() {
-        Ok(wave) => {
-            let program = wave.with_file_name("wave-bench");
-            let error = Command::new(&program).args(&args.words).exec();
-            let shown = program.display();
-            let profile = if cfg!(debug_assertions) { "" } else { "--release " };
-            let how = format!("cargo build {profile}--package wave-bench");
-            match error.kind() {
-                ErrorKind::NotFound if asks_for_help(&args.words) => {
-                    out!("{}", help(&how));
-                    return ExitCode::SUCCESS;
-                }
-                ErrorKind::NotFound => {
-                    Failure::Cannot(format!("{shown} is not there: build it with `{how}`"))
-                }
-                _ => Failure::Cannot(format!("{shown}: {error}")),
-            }
+pub fn execute(args: &BenchArgs) -> Result<(), Failure> {
+    let program = std::env::current_exe().map_err(Failure::cannot)?.with_file_name("wave-bench");
+    let error = Command::new(&program).args(&args.words).exec();
+    let shown = program.display();
+    let profile = if cfg!(debug_assertions) { "" } else { "--release " };
+    let how = format!("cargo build {profile}--package wave-bench");
+    match error.kind() {
+        ErrorKind::NotFound if asks_for_help(&args.words) => {
+            out!("{}", help(&how));
+            Ok(())
         }
-        Err(error) => Failure::cannot(error),
-    };
-    note!("wave bench: {failure}");
-    ExitCode::from(failure.exit_code())
+        ErrorKind::NotFound => {
+            Err(Failure::Cannot(format!("{shown} is not there: build it with `{how}`")))
+        }
+        _ => Err(Failure::Cannot(format!("{shown}: {error}"))),
+    }
 }
 
 fn asks_for_help(words: &[OsString]) -> bool {

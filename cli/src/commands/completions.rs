@@ -1,12 +1,12 @@
 //! `wave completions` and `wave man`: shell completions and man pages, generated from the command line.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 use wave_process::outputs::Output;
-use wave_terminal::{Failure, note, out};
+use wave_terminal::{Failure, out};
 
 use super::Wave;
 
@@ -40,17 +40,8 @@ pub fn execute(args: &CompletionsArgs) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-pub fn execute_man(args: &ManArgs) -> ExitCode {
-    match write_pages(&args.directory) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            note!("wave man: {failure}");
-            ExitCode::from(failure.exit_code())
-        }
-    }
-}
-
-fn write_pages(directory: &Path) -> Result<(), Failure> {
+pub fn execute_man(args: &ManArgs) -> Result<(), Failure> {
+    let directory = &args.directory;
     let cannot =
         |error: std::io::Error| Failure::Cannot(format!("{}: {error}", directory.display()));
     std::fs::create_dir_all(directory).map_err(cannot)?;
@@ -75,7 +66,7 @@ mod tests {
     fn every_visible_command_has_a_page_and_a_completion() {
         let folder = tempfile::tempdir().unwrap();
         let man = folder.path().join("man1");
-        assert_eq!(execute_man(&ManArgs { directory: man.clone() }), ExitCode::SUCCESS);
+        execute_man(&ManArgs { directory: man.clone() }).unwrap();
         let mut text = Vec::new();
         clap_complete::generate(Shell::Bash, &mut Wave::command(), "wave", &mut text);
         let bash = String::from_utf8(text).unwrap();

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 
 use clap::Args;
@@ -72,17 +71,7 @@ pub struct FitArgs {
     quiet: bool,
 }
 
-pub fn execute(args: &FitArgs) -> ExitCode {
-    match perform(args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            note!("wave fit: {failure}");
-            ExitCode::from(failure.exit_code())
-        }
-    }
-}
-
-fn perform(args: &FitArgs) -> Result<(), Failure> {
+pub fn execute(args: &FitArgs) -> Result<(), Failure> {
     let root = root(args)?;
     let fit = Fit::builtin();
     if args.intervals {

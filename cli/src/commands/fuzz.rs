@@ -10,7 +10,7 @@ use wave_fuzz::tcp::{self, Planted};
 use wave_fuzz::udp::{self, Found, Plan};
 use wave_lab::fuzz::FuzzArgs;
 use wave_report::number::short;
-use wave_terminal::{Failure, Table, counted, note, out};
+use wave_terminal::{Failure, Table, counted, out};
 
 /// Seeded histories, or the fuzzing of a front or of TCP.
 #[derive(Args, Debug)]
@@ -127,19 +127,15 @@ struct UdpArgs {
     quiet: bool,
 }
 
-pub fn execute(command: &FuzzCommand) -> ExitCode {
-    let done = match &command.what {
-        None => return wave_lab::fuzz::execute(&Registry::shipped(), &[], &command.histories),
+pub fn execute(command: &FuzzCommand) -> Result<ExitCode, Failure> {
+    match &command.what {
+        None => {
+            return Ok(wave_lab::fuzz::execute(&Registry::shipped(), &[], &command.histories));
+        }
         Some(What::Udp(args)) => udp(args),
         Some(What::Tcp(args)) => tcp(args),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            note!("wave fuzz: {failure}");
-            ExitCode::from(failure.exit_code())
-        }
-    }
+    }?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn udp(args: &UdpArgs) -> Result<(), Failure> {

@@ -2,7 +2,6 @@
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
@@ -63,18 +62,8 @@ fn paper_ns(row: &str) -> Option<f64> {
     PAPER_NS.iter().find(|(name, _)| *name == row).map(|(_, ns)| *ns)
 }
 
-pub fn execute(args: &LinkArgs) -> ExitCode {
+pub fn execute(args: &LinkArgs) -> Result<(), Failure> {
     let What::Measure(args) = &args.what;
-    match perform(args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            note!("wave link measure: {failure}");
-            ExitCode::from(failure.exit_code())
-        }
-    }
-}
-
-fn perform(args: &MeasureArgs) -> Result<(), Failure> {
     let effort = Effort::default();
     let measured = match (&args.pci, args.offset) {
         (Some(bar), Some(offset)) => measure::pci_bar(bar, offset, args.write_offset, effort)

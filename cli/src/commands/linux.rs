@@ -54,18 +54,8 @@ struct StatusArgs {
     live: bool,
 }
 
-pub fn execute(args: &LinuxArgs) -> ExitCode {
+pub fn execute(args: &LinuxArgs) -> Result<ExitCode, Failure> {
     let What::Status(args) = &args.what;
-    match show(args) {
-        Ok(code) => code,
-        Err(failure) => {
-            note!("wave linux status: {failure}");
-            ExitCode::from(failure.exit_code())
-        }
-    }
-}
-
-fn show(args: &StatusArgs) -> Result<ExitCode, Failure> {
     let runs = read_status()?;
     if args.json {
         out!("{}", json!({ "runs": runs, "scheduler": scheduler() }));

@@ -14,9 +14,9 @@ use wave_memory::policies;
 use wave_process::words::plain;
 
 use super::device::Way;
+use super::run::with_whole_logs;
 use wave_app_memory::run::{Wanted, too_short};
 use wave_app_memory::{explain, run};
-use wave_apps::recording;
 use wave_bakeoff::medians::Medians;
 use wave_bakeoff::report::Results;
 use wave_report::Report;
@@ -232,21 +232,12 @@ fn backend(text: &str) -> Result<Backend, String> {
     })
 }
 
-pub fn execute(args: &MemoryArgs) -> ExitCode {
-    let done = match &args.what {
+pub fn execute(args: &MemoryArgs) -> Result<ExitCode, Failure> {
+    with_whole_logs(match &args.what {
         What::Run(args) => manage(args),
         What::Explain(args) => tell(args),
         What::Draw(args) => draw(args),
-    };
-    // A log that is cut off makes a successful run fail: it was asked for.
-    let done = done.and_then(|code| match code == ExitCode::SUCCESS {
-        true => recording::check().map(|()| code),
-        false => Ok(code),
-    });
-    done.unwrap_or_else(|failure| {
-        note!("wave memory: {failure}");
-        ExitCode::from(failure.exit_code())
-    })
+    }?)
 }
 
 fn manage(args: &RunArgs) -> Result<ExitCode, Failure> {

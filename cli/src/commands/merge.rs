@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::json;
 
 use wave_experiments::sweep::{Merged, Missing, RESULT_FILES, merge};
-use wave_terminal::{Table, counted, note, out};
+use wave_terminal::{Failure, Table, counted, note, out};
 
 /// Number of shards to print at most: the commands of the rest follow the same pattern.
 const SHARDS_SHOWN: usize = 20;
@@ -33,21 +33,17 @@ pub struct MergeArgs {
     json: bool,
 }
 
-pub fn execute(args: &MergeArgs) -> ExitCode {
-    match merge(&args.directory) {
-        Ok(Ok(merged)) => {
+pub fn execute(args: &MergeArgs) -> Result<ExitCode, Failure> {
+    Ok(match merge(&args.directory)? {
+        Ok(merged) => {
             written(args, &merged);
             ExitCode::SUCCESS
         }
-        Ok(Err(missing)) => {
+        Err(missing) => {
             refuse(args, &missing);
             ExitCode::from(1)
         }
-        Err(failure) => {
-            note!("wave merge: {failure}");
-            ExitCode::from(failure.exit_code())
-        }
-    }
+    })
 }
 
 fn written(args: &MergeArgs, merged: &Merged) {

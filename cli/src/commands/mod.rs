@@ -26,12 +26,17 @@ pub mod sweep;
 mod tcp;
 pub mod validate;
 
-use std::process::ExitCode;
+use std::process::{ExitCode, Termination};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use signal_hook::consts::{SIGINT, SIGTERM};
 use wave_agent::Registry;
 use wave_experiments::kinds::Kinds;
 use wave_lab::{policies, replay, trace};
+use wave_terminal::Failure;
+use wave_terminal::note;
 
 /// Schedules threads, pages out memory, steers RPCs and speaks TCP with an agent in another process, over the queues of the Wave paper.
 #[derive(Debug, Parser)]
@@ -131,32 +136,52 @@ impl Wave {
 
     pub fn execute(self) -> ExitCode {
         match self.command {
-            Command::Run(args) => run::execute(&args),
-            Command::Sweep(args) => sweep::execute(&args),
-            Command::Merge(args) => merge::execute(&args),
-            Command::Reproduce(args) => reproduce::execute(&args),
-            Command::Fit(args) => fit::execute(&args),
-            Command::Validate(args) => validate::execute(&args),
-            Command::Record(args) => record::execute(&args),
+            Command::Run(args) => ended("run", run::execute(&args)),
+            Command::Sweep(args) => ended("sweep", sweep::execute(&args)),
+            Command::Merge(args) => ended("merge", merge::execute(&args)),
+            Command::Reproduce(args) => ended("reproduce", reproduce::execute(&args)),
+            Command::Fit(args) => ended("fit", fit::execute(&args)),
+            Command::Validate(args) => ended("validate", validate::execute(&args)),
+            Command::Record(args) => ended("record", record::execute(&args)),
             Command::Serve(args) => serve::execute(&args),
             Command::Tcp(args) => tcp::execute(&args),
-            Command::Load(args) => load::execute(&args),
+            Command::Load(args) => ended("load", load::execute(&args)),
             Command::Agent(args) => agent::execute(*args),
             Command::Policies(args) => policies::execute(&Registry::shipped(), &args),
             Command::Scenarios(args) => scenarios::execute(&args),
             Command::Completions(args) => completions::execute(&args),
-            Command::Man(args) => completions::execute_man(&args),
-            Command::Reference(args) => reference::execute(&args),
+            Command::Man(args) => ended("man", completions::execute_man(&args)),
+            Command::Reference(args) => ended("reference", reference::execute(&args)),
             Command::Replay(args) => replay::execute(&Registry::shipped(), &args),
             Command::Trace(args) => trace::execute(&Registry::shipped(), &args),
-            Command::Fuzz(args) => fuzz::execute(&args),
+            Command::Fuzz(args) => ended("fuzz", fuzz::execute(&args)),
             Command::Doctor(args) => doctor::execute(&args),
-            Command::Linux(args) => linux::execute(&args),
-            Command::Memory(args) => memory::execute(&args),
-            Command::Link(args) => link::execute(&args),
-            Command::Bench(args) => bench::execute(&args),
+            Command::Linux(args) => ended("linux status", linux::execute(&args)),
+            Command::Memory(args) => ended("memory", memory::execute(&args)),
+            Command::Link(args) => ended("link measure", link::execute(&args)),
+            Command::Bench(args) => ended("bench", bench::execute(&args)),
             Command::RocksdbProcess => wave_experiments::kinds::memory::process::main(),
             Command::MemoryProgram { order } => wave_bakeoff::program::main(&order),
+        }
+    }
+}
+
+/// A flag that Ctrl-C and SIGTERM set.
+fn set_by_signals() -> Result<Arc<AtomicBool>, Failure> {
+    let flag = Arc::<AtomicBool>::default();
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&flag)).map_err(Failure::cannot)?;
+    }
+    Ok(flag)
+}
+
+/// The exit code of a command. Prints its failure.
+fn ended(command: &str, done: Result<impl Termination, Failure>) -> ExitCode {
+    match done {
+        Ok(done) => done.report(),
+        Err(failure) => {
+            note!("wave {command}: {failure}");
+            ExitCode::from(failure.exit_code())
         }
     }
 }

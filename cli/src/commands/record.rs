@@ -11,7 +11,7 @@ use wave_sim::recorded::Schedule;
 use wave_app_record::record::{self, Recording, Whom};
 use wave_app_record::workload::interference;
 use wave_report::number::{micros, short};
-use wave_terminal::{Failure, counted, note, out};
+use wave_terminal::{Failure, counted, out};
 
 #[derive(Args, Debug)]
 #[command(
@@ -61,23 +61,16 @@ fn seconds(text: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| "expected seconds, 0.001 to 86400".to_owned())
 }
 
-pub fn execute(args: &RecordArgs) -> ExitCode {
+pub fn execute(args: &RecordArgs) -> Result<ExitCode, Failure> {
     let whom = match (args.pid, args.all) {
         (Some(pid), _) => Whom::Process(pid),
         (None, true) => Whom::All,
         (None, false) => Whom::Command(args.command.clone()),
     };
     let quiet = args.quiet || args.json;
-    match record::record(&whom, args.seconds, &args.out, quiet, args.json) {
-        Ok(recording) => {
-            show(args, &recording);
-            ExitCode::from(recording.exit_code.unwrap_or(0))
-        }
-        Err(failure) => {
-            note!("wave record: {failure}");
-            ExitCode::from(Failure::exit_code(&failure))
-        }
-    }
+    let recording = record::record(&whom, args.seconds, &args.out, quiet, args.json)?;
+    show(args, &recording);
+    Ok(ExitCode::from(recording.exit_code.unwrap_or(0)))
 }
 
 fn show(args: &RecordArgs, Recording { workload, ended, exit_code }: &Recording) {

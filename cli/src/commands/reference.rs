@@ -1,14 +1,13 @@
 //! `wave reference`: docs/reference, generated from parsers, policies and the command line.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::path::PathBuf;
 
 use clap::{Args, CommandFactory};
 use wave_agent::Registry;
 use wave_process::outputs::Output;
 use wave_scenario::reference::Field;
-use wave_terminal::{Failure, note};
+use wave_terminal::Failure;
 
 use super::{Wave, scenarios};
 
@@ -19,17 +18,8 @@ pub struct ReferenceArgs {
     directory: PathBuf,
 }
 
-pub fn execute(args: &ReferenceArgs) -> ExitCode {
-    match write(&args.directory) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            note!("wave reference: {error}");
-            ExitCode::from(error.exit_code())
-        }
-    }
-}
-
-fn write(directory: &Path) -> Result<(), Failure> {
+pub fn execute(args: &ReferenceArgs) -> Result<(), Failure> {
+    let directory = &args.directory;
     let created = std::fs::create_dir_all(directory);
     created.map_err(|error| Failure::Cannot(format!("{}: {error}", directory.display())))?;
     pages().into_iter().try_for_each(|(name, text)| {
@@ -166,7 +156,7 @@ mod tests {
 
     #[test]
     fn docs_reference_is_up_to_date() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference");
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/reference");
         for (name, text) in pages() {
             let committed = std::fs::read_to_string(folder.join(name)).unwrap_or_default();
             let differs = text.lines().zip(committed.lines()).find(|(new, old)| new != old);

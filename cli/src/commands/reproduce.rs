@@ -1,13 +1,12 @@
 //! `wave reproduce`: simulates the papers' experiments and compares with the printed figures.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
 
 use wave_paper::reproduce::group::GROUPS;
 use wave_paper::reproduce::{Kind, Reproduction, Row, Snapshot, run, words};
-use wave_terminal::{Failure, note, out};
+use wave_terminal::{Failure, out};
 
 const ALL: &str = "all";
 
@@ -82,17 +81,7 @@ fn list() -> String {
 }
 
 /// Reproduces the chosen results and prints them.
-pub fn execute(args: &ReproduceArgs) -> ExitCode {
-    match perform(args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            note!("wave reproduce: {failure}");
-            ExitCode::from(failure.exit_code())
-        }
-    }
-}
-
-fn perform(args: &ReproduceArgs) -> Result<(), Failure> {
+pub fn execute(args: &ReproduceArgs) -> Result<(), Failure> {
     let ids = chosen(&args.ids)?;
     let earlier = args.check.as_deref().map(Snapshot::read).transpose()?;
     let threads = args.jobs.map_or_else(super::sweep::cpus, usize::from);

@@ -161,19 +161,16 @@ enum HostName {
     Linux,
 }
 
-pub fn execute(args: &RunArgs) -> ExitCode {
-    // A log that is cut off makes a successful run fail: it was asked for.
-    let done = perform(args).and_then(|code| match code == ExitCode::SUCCESS {
-        true => recording::check().map(|()| code),
-        false => Ok(code),
-    });
-    match done {
-        Ok(code) => code,
-        Err(failure) => {
-            note!("wave run: {failure}");
-            ExitCode::from(failure.exit_code())
-        }
+pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
+    with_whole_logs(perform(args)?)
+}
+
+/// The exit code of a run that may have recorded logs. A log that is cut off makes a successful run fail: it was asked for.
+pub(super) fn with_whole_logs(code: ExitCode) -> Result<ExitCode, Failure> {
+    if code == ExitCode::SUCCESS {
+        recording::check()?;
     }
+    Ok(code)
 }
 
 fn perform(args: &RunArgs) -> Result<ExitCode, Failure> {

@@ -58,17 +58,7 @@ pub struct SweepArgs {
     quiet: bool,
 }
 
-pub fn execute(args: &SweepArgs) -> ExitCode {
-    match perform(args) {
-        Ok(code) => code,
-        Err(failure) => {
-            note!("wave sweep: {failure}");
-            ExitCode::from(failure.exit_code())
-        }
-    }
-}
-
-fn perform(args: &SweepArgs) -> Result<ExitCode, Failure> {
+pub fn execute(args: &SweepArgs) -> Result<ExitCode, Failure> {
     let own = args.agent.as_deref().map(OwnAgent::new).transpose()?;
     let Plan { manifest, jobs } =
         Plan::load(&super::kinds(), &args.scenario, own.as_ref(), machine::version())?;

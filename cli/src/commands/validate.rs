@@ -50,17 +50,7 @@ pub struct ValidateArgs {
     quiet: bool,
 }
 
-pub fn execute(args: &ValidateArgs) -> ExitCode {
-    match perform(args) {
-        Ok(code) => code,
-        Err(failure) => {
-            note!("wave validate: {failure}");
-            ExitCode::from(failure.exit_code())
-        }
-    }
-}
-
-fn perform(args: &ValidateArgs) -> Result<ExitCode, Failure> {
+pub fn execute(args: &ValidateArgs) -> Result<ExitCode, Failure> {
     let out = Directory::create(args.out.clone())?;
     let effort = Effort::new(args.quick, &args.only);
     let validation = validate::run(effort, args.quiet || args.json)?;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use wave_report::number::micros;
-use wave_terminal::{Failure, Progress, Table, note};
+use wave_terminal::{Failure, Progress, Table};
 use wave_workloads::point::{ClassLatency, GeneratorLag};
 
 /// Kind of load.
@@ -29,17 +29,10 @@ enum What {
     Udp(udp::UdpArgs),
 }
 
-pub fn execute(args: &LoadArgs) -> ExitCode {
-    let done = match &args.what {
+pub fn execute(args: &LoadArgs) -> Result<ExitCode, Failure> {
+    match &args.what {
         What::Grpc(args) => grpc::execute(args).map(|()| ExitCode::SUCCESS),
         What::Udp(args) => udp::execute(args),
-    };
-    match done {
-        Ok(code) => code,
-        Err(failure) => {
-            note!("wave load: {failure}");
-            ExitCode::from(failure.exit_code())
-        }
     }
 }
 

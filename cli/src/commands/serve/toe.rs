@@ -6,16 +6,17 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use signal_hook::consts::{SIGINT, SIGTERM};
 use wave_confine::{Profile, Role};
 use wave_posix::{Stream, StreamId, Toe};
 use wave_process::tell;
 use wave_terminal::Failure;
+
+use super::super::set_by_signals;
 
 /// Maximum number of connections that wait to be accepted.
 const BACKLOG: u16 = 128;
@@ -90,10 +91,7 @@ fn run<S: Session>(
     port: u16,
     session: impl Fn(SocketAddr) -> S,
 ) -> Result<(), Failure> {
-    let ends = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&ends)).map_err(Failure::cannot)?;
-    }
+    let ends = set_by_signals()?;
     let limited = Profile::of(Role::Server).with_socket(&args.toe).limit();
     let limited = limited.map_err(Failure::cannot)?;
     let toe = Toe::connect(&args.toe).map_err(|error| {

@@ -3,25 +3,20 @@
 use std::io::{self, BufWriter, IsTerminal, Read, Write};
 use std::net::{IpAddr, Shutdown};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::Args;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use wave_agent::OutputFile;
 use wave_front_tcp::{CaptureRequest, captures_path};
 use wave_process::say;
 use wave_process::words::counted;
 use wave_terminal::Failure;
 
-use super::default_socket;
+use super::super::set_by_signals;
+use super::{AgentArgs, LOOK_EVERY, PATIENCE};
 
-/// Time limit for an agent's first block, and for its last.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Time between two checks for Ctrl-C.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Maximum length of a block: a super-packet with its block header and options.
 const BLOCK_BYTES_MAX: usize = 1 << 17;
 const PACKET: u32 = 6;
@@ -43,12 +38,8 @@ Examples:
 Exit codes: 0 success; 2 bad arguments; 3 no agent answers, or the file cannot be written."
 )]
 pub struct CaptureArgs {
-    /// The agent's device.
-    #[arg(long, visible_alias = "interface", value_name = "NAME", default_value = "toe0")]
-    tap: String,
-    /// The agent's socket [default: /run/wave-NAME.sock].
-    #[arg(long, value_name = "SOCKET")]
-    socket: Option<PathBuf>,
+    #[command(flatten)]
+    agent: AgentArgs,
     /// Output file, in pcapng; - is standard output.
     #[arg(long, short, value_name = "FILE")]
     write: OutputFile,
@@ -72,13 +63,10 @@ pub fn capture(args: &CaptureArgs) -> Result<(), Failure> {
         let why = "pcapng is binary, and standard output is a terminal: pipe it to `tcpdump -nr -`, or name a file";
         return Err(Failure::Scenario(why.to_owned()));
     }
-    let door = args.socket.clone().unwrap_or_else(|| default_socket(&args.tap));
+    let door = args.agent.socket();
     let request = CaptureRequest { host: args.host, port: args.port, snap_bytes: args.snap_bytes };
     let mut agent = Agent::ask(&door, &request)?;
-    let ends = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&ends)).map_err(Failure::cannot)?;
-    }
+    let ends = set_by_signals()?;
     let unwritable = |error| Failure::cannot(format!("{}: {error}", args.write.path().display()));
     let file: Box<dyn Write> =
         if is_standard { Box::new(io::stdout()) } else { Box::new(args.write.find()?.growing()?) };
@@ -149,25 +137,14 @@ struct Agent {
 impl Agent {
     fn ask(door: &Path, request: &CaptureRequest) -> Result<Agent, Failure> {
         let path = captures_path(door);
-        let failed = |error: io::Error| {
-            let why = match error.kind() {
-                io::ErrorKind::PermissionDenied => {
-                    "; captures contain the programs' data: run this as the agent's user or as root"
-                }
-                io::ErrorKind::WouldBlock => "; is the agent stopped?",
-                _ => "; start an agent with `wave tcp up`",
-            };
-            Failure::cannot(format!("no agent answers at {}: {error}{why}", path.display()))
-        };
-        let mut stream = UnixStream::connect(&path).map_err(failed)?;
-        let line = serde_json::to_string(request).map_err(Failure::cannot)?;
-        stream.write_all(format!("{line}\n").as_bytes()).map_err(failed)?;
-        stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+        let reveal = "captures contain the programs' data";
+        let json = serde_json::to_string(request).map_err(Failure::cannot)?;
+        let (stream, failed) = super::request(&path, &json, reveal)?;
         let (received, room) = (Vec::new(), vec![0; BLOCK_BYTES_MAX]);
         let mut agent = Agent { stream, received, room, given: 0, told: None, fault: None };
         // Wait for the first bytes, so that the file is created only if the agent answers.
         let mut head = [0; 4];
-        agent.stream.read_exact(&mut head).map_err(failed)?;
+        agent.stream.read_exact(&mut head).map_err(&failed)?;
         agent.received.extend_from_slice(&head);
         agent.stream.set_read_timeout(Some(LOOK_EVERY)).map_err(failed)?;
         Ok(agent)

@@ -11,11 +11,20 @@ mod ss;
 mod trace;
 mod up;
 
-use std::path::PathBuf;
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use wave_process::say;
+use wave_terminal::Failure;
+
+/// Time limit for the first part of an agent's answer, and for its last.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Time between two checks for Ctrl-C.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Args, Debug)]
 pub struct TcpArgs {
@@ -61,6 +70,46 @@ pub fn execute(args: &TcpArgs) -> ExitCode {
             ExitCode::from(failure.exit_code())
         }
     }
+}
+
+/// A running agent.
+#[derive(Args, Debug)]
+struct AgentArgs {
+    /// The agent's device.
+    #[arg(long, visible_alias = "interface", value_name = "NAME", default_value = "toe0")]
+    tap: String,
+    /// The agent's socket [default: /run/wave-NAME.sock].
+    #[arg(long, value_name = "SOCKET")]
+    socket: Option<PathBuf>,
+}
+
+impl AgentArgs {
+    fn socket(&self) -> PathBuf {
+        self.socket.clone().unwrap_or_else(|| default_socket(&self.tap))
+    }
+}
+
+/// Sends a request, in JSON, to the socket of an agent's captures or traces. Only some users may do so, because of what they `reveal`. Returns
+/// the connection for the answer, and the failure for an error on it.
+fn request(
+    path: &Path,
+    json: &str,
+    reveal: &str,
+) -> Result<(UnixStream, impl Fn(io::Error) -> Failure), Failure> {
+    let failed = move |error: io::Error| {
+        let why = match error.kind() {
+            ErrorKind::PermissionDenied => {
+                format!("; {reveal}: run this as the agent's user or as root")
+            }
+            ErrorKind::WouldBlock => "; is the agent stopped?".to_owned(),
+            _ => "; start an agent with `wave tcp up`".to_owned(),
+        };
+        Failure::cannot(format!("no agent answers at {}: {error}{why}", path.display()))
+    };
+    let mut stream = UnixStream::connect(path).map_err(&failed)?;
+    stream.write_all(format!("{json}\n").as_bytes()).map_err(&failed)?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(&failed)?;
+    Ok((stream, failed))
 }
 
 /// Default socket for programs that attach to the agent on device `tap`.

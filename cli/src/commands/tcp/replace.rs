@@ -1,7 +1,6 @@
 //! `wave tcp replace`: an agent that takes over from a running one.
 
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 
 use clap::Args;
 use wave_agent::Seat;
@@ -12,7 +11,7 @@ use wave_process::tell;
 use wave_terminal::Failure;
 use wave_wires::{Interface, InterfaceOptions, Tap, Wire};
 
-use super::default_socket;
+use super::AgentArgs;
 use super::up::{Wires, go_on, pin_to_first};
 
 #[derive(Args, Debug)]
@@ -33,12 +32,8 @@ Examples:
 Exit codes: 0 ended by Ctrl-C or SIGTERM, or replaced; 3 there is no agent that can be replaced, or the device was deleted."
 )]
 pub struct ReplaceArgs {
-    /// The agent's device.
-    #[arg(long, visible_alias = "interface", value_name = "NAME", default_value = "toe0")]
-    tap: String,
-    /// The agent's socket [default: /run/wave-NAME.sock].
-    #[arg(long, value_name = "SOCKET")]
-    socket: Option<PathBuf>,
+    #[command(flatten)]
+    agent: AgentArgs,
     /// Switch to this user before anything is taken over: a name in /etc/passwd, or UID:GID. Needs root.
     #[arg(long, value_name = "USER")]
     user: Option<User>,
@@ -52,7 +47,7 @@ pub struct ReplaceArgs {
 
 /// Replaces an agent, and runs until Ctrl-C or SIGTERM.
 pub fn replace(args: &ReplaceArgs) -> Result<(), Failure> {
-    let socket = args.socket.clone().unwrap_or_else(|| default_socket(&args.tap));
+    let socket = args.agent.socket();
     pin_to_first(args.cpus.as_deref().unwrap_or_default())?;
     let cannot = |error: HandoverError| {
         Failure::cannot(format!("the agent at {} was not replaced: {error}", socket.display()))

@@ -13,9 +13,8 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use wave_posix::{find_program, inspect_program};
 use wave_terminal::Failure;
 
-use super::default_socket;
-use super::sanitizers;
 use super::ss::ask;
+use super::{AgentArgs, sanitizers};
 
 /// File name of the library to preload. It is in this program's folder or in `../lib`.
 const LIBRARY: &str = "libwave_toe.so";
@@ -42,12 +41,8 @@ Examples:
 Exit codes: those of the program; 2 bad arguments; 3 no agent answers, or the program cannot be run over it."
 )]
 pub struct RunArgs {
-    /// The agent's device.
-    #[arg(long, visible_alias = "interface", value_name = "NAME", default_value = "toe0")]
-    tap: String,
-    /// The agent's socket [default: /run/wave-NAME.sock].
-    #[arg(long, value_name = "SOCKET")]
-    socket: Option<PathBuf>,
+    #[command(flatten)]
+    agent: AgentArgs,
     /// The program and its arguments.
     #[arg(required = true, last = true, value_name = "PROGRAM")]
     words: Vec<OsString>,
@@ -62,7 +57,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     })?;
     let about = inspect_program(&found).map_err(Failure::cannot)?;
     let library = library()?;
-    let door = args.socket.clone().unwrap_or_else(|| default_socket(&args.tap));
+    let door = args.agent.socket();
     let report = ask(&door)?;
     let addresses = ["address", "address6"].map(|key| report[key].as_str());
     let addresses: Vec<&str> = addresses.into_iter().flatten().collect();

@@ -2,18 +2,14 @@
 
 use std::io::{ErrorKind, Read};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::Args;
 use serde_json::Value;
 use wave_front_tcp::reports_path;
 use wave_terminal::{Failure, Table, print};
 
-use super::default_socket;
+use super::{AgentArgs, PATIENCE};
 
-/// Time limit for an agent's answer.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// Maximum length of an answer: about five times that of some 16,000 connections.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
@@ -25,12 +21,8 @@ const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
 Exit codes: 0 success; 3 no agent answers.")]
 pub struct SsArgs {
-    /// The agent's device.
-    #[arg(long, visible_alias = "interface", value_name = "NAME", default_value = "toe0")]
-    tap: String,
-    /// The agent's socket [default: /run/wave-NAME.sock].
-    #[arg(long, value_name = "SOCKET")]
-    socket: Option<PathBuf>,
+    #[command(flatten)]
+    agent: AgentArgs,
     /// Also show counters.
     #[arg(long)]
     counters: bool,
@@ -40,7 +32,7 @@ pub struct SsArgs {
 }
 
 pub fn ss(args: &SsArgs) -> Result<(), Failure> {
-    let door = args.socket.clone().unwrap_or_else(|| default_socket(&args.tap));
+    let door = args.agent.socket();
     let report = ask(&door)?;
     if args.json {
         print(format_args!("{report}\n"));

@@ -3,26 +3,21 @@
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::Args;
 use serde_json::Value;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use wave_front_tcp::{TraceRequest, traces_path};
 use wave_process::say;
 use wave_process::words::counted;
 use wave_tcp::trace::Point;
 use wave_terminal::{Failure, Table, print};
 
-use super::default_socket;
-
-/// Time limit for an agent's first line, and for its last.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Time between two checks for Ctrl-C.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+use super::super::set_by_signals;
+use super::{AgentArgs, LOOK_EVERY, PATIENCE};
 
 #[derive(Args, Debug)]
 #[command(
@@ -39,12 +34,8 @@ Examples:
 Exit codes: 0 success; 2 bad arguments; 3 no agent answers."
 )]
 pub struct TraceArgs {
-    /// The agent's device.
-    #[arg(long, visible_alias = "interface", value_name = "NAME", default_value = "toe0")]
-    tap: String,
-    /// The agent's socket [default: /run/wave-NAME.sock].
-    #[arg(long, value_name = "SOCKET")]
-    socket: Option<PathBuf>,
+    #[command(flatten)]
+    agent: AgentArgs,
     /// Trace only this connection.
     #[arg(long, value_name = "INDEX.GENERATION", value_parser = flow)]
     flow: Option<(u32, u32)>,
@@ -80,7 +71,7 @@ pub fn trace(args: &TraceArgs) -> Result<(), Failure> {
     }
     let bits = args.point.iter().fold(0, |bits, point| bits | 1 << *point as u8);
     let points = (!args.point.is_empty()).then_some(bits);
-    let door = args.socket.clone().unwrap_or_else(|| default_socket(&args.tap));
+    let door = args.agent.socket();
     let mut lines = Lines::ask(&door, &TraceRequest { flow: args.flow, points })?;
     let mut output = io::stdout().lock();
     let mut records = 0;
@@ -148,23 +139,12 @@ struct Lines {
 impl Lines {
     fn ask(door: &Path, request: &TraceRequest) -> Result<Lines, Failure> {
         let path = traces_path(door);
-        let failed = |error: io::Error| {
-            let why = match error.kind() {
-                ErrorKind::PermissionDenied => {
-                    "; traces reveal who communicates with whom: run this as the agent's user or as root"
-                }
-                ErrorKind::WouldBlock => "; is the agent stopped?",
-                _ => "; start an agent with `wave tcp up`",
-            };
-            Failure::cannot(format!("no agent answers at {}: {error}{why}", path.display()))
-        };
-        let mut stream = UnixStream::connect(&path).map_err(failed)?;
-        let asked = serde_json::to_string(request).map_err(Failure::cannot)?;
-        stream.write_all(format!("{asked}\n").as_bytes()).map_err(failed)?;
-        stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+        let reveal = "traces reveal who communicates with whom";
+        let json = serde_json::to_string(request).map_err(Failure::cannot)?;
+        let (stream, failed) = super::request(&path, &json, reveal)?;
         let mut reader = BufReader::new(stream);
         let mut line = String::new();
-        if reader.read_line(&mut line).map_err(failed)? == 0 {
+        if reader.read_line(&mut line).map_err(&failed)? == 0 {
             return Err(failed(ErrorKind::UnexpectedEof.into()));
         }
         if !line.starts_with('{') {
@@ -172,11 +152,7 @@ impl Lines {
         }
         line.clear();
         reader.get_ref().set_read_timeout(Some(LOOK_EVERY)).map_err(failed)?;
-        let ends = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM] {
-            signal_hook::flag::register(signal, Arc::clone(&ends)).map_err(Failure::cannot)?;
-        }
-        Ok(Lines { reader, line, ends, told: None })
+        Ok(Lines { reader, line, ends: set_by_signals()?, told: None })
     }
 
     /// The next line; `None` at the end. Flushes `output` while waiting for one.

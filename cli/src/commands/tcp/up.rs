@@ -1,5 +1,6 @@
 //! `wave tcp up`: starts an agent that owns an address and speaks TCP there.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -372,12 +373,13 @@ fn run<W: Wire + Send + 'static>(
     let (allowed, trusted) = (args.allow.clone(), args.trust.clone());
     let door = DoorOptions { allowed, trusted, ..DoorOptions::default() };
     let door = Door::bind(&socket, door).map_err(Failure::cannot)?;
-    let reports = ReportSocket::bind(&socket)
-        .map_err(|error| Failure::cannot(format!("{}.ss: {error}", socket.display())))?;
-    let captures = Captures::bind(&socket, name)
-        .map_err(|error| Failure::cannot(format!("{}.capture: {error}", socket.display())))?;
-    let traces = Traces::bind(&socket)
-        .map_err(|error| Failure::cannot(format!("{}.trace: {error}", socket.display())))?;
+    let cannot = |suffix| {
+        let path = socket.display();
+        move |error: io::Error| Failure::cannot(format!("{path}.{suffix}: {error}"))
+    };
+    let reports = ReportSocket::bind(&socket).map_err(cannot("ss"))?;
+    let captures = Captures::bind(&socket, name).map_err(cannot("capture"))?;
+    let traces = Traces::bind(&socket).map_err(cannot("trace"))?;
     let successors = Successors::bind(&socket).map_err(Failure::cannot)?;
     let cpus = args.cpus.as_deref().unwrap_or_default();
     pin_to_first(cpus)?;
