@@ -4,6 +4,8 @@ use std::sync::Mutex;
 
 use libbpf_rs::PrintLevel;
 
+use crate::lock;
+
 /// Why programs were not loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
@@ -16,11 +18,11 @@ pub(crate) enum Refusal {
 /// Loads programs. Output of libbpf is not printed, but returned in the error if they are refused.
 pub(crate) fn load<T>(load: impl FnOnce() -> libbpf_rs::Result<T>) -> Result<T, Refusal> {
     static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock().unwrap_or_else(|held| held.into_inner());
+    let _one = lock(&ONE);
     let before = libbpf_rs::set_print(Some((PrintLevel::Warn, keep_words)));
     let loaded = load();
     libbpf_rs::set_print(before);
-    let words = std::mem::take(&mut *WORDS.lock().unwrap_or_else(|held| held.into_inner()));
+    let words = std::mem::take(&mut *lock(&WORDS));
     loaded.map_err(|error| match error.kind() {
         libbpf_rs::ErrorKind::PermissionDenied => Refusal::NotPermitted,
         _ => Refusal::Other(format!("{error}\n{words}").trim_end().to_owned()),
@@ -33,7 +35,7 @@ static WORDS: Mutex<String> = Mutex::new(String::new());
 const WORDS_MAX: usize = 4_000;
 
 fn keep_words(_: PrintLevel, text: String) {
-    let mut words = WORDS.lock().unwrap_or_else(|held| held.into_inner());
+    let mut words = lock(&WORDS);
     words.push_str(&text);
     while words.len() > WORDS_MAX {
         words.remove(0);

@@ -278,10 +278,10 @@ impl Nic {
             Some(free) if self.windows.len() >= WINDOWS_KEPT => {
                 // The window that has been free the longest.
                 let made = self.windows.remove(free);
-                for word in made.window.memory.region(Home::Nic) {
-                    word.store(0, Ordering::SeqCst);
-                }
-                for word in made.window.memory.region(Home::Host) {
+                for word in [Home::Nic, Home::Host]
+                    .into_iter()
+                    .flat_map(|home| made.window.memory.region(home))
+                {
                     word.store(0, Ordering::SeqCst);
                 }
                 made

@@ -17,3 +17,8 @@ pub mod record;
 pub mod sched;
 mod target;
 mod window;
+
+/// Locks, ignoring poison: a panic while the lock was held leaves nothing half done in this crate's structures.
+fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 
-use super::process::Process;
+use super::process::{Process, iovec};
 
 const BATCH_BYTES: u64 = 256 << 10;
 /// A piece ends at a multiple of this, or with its range, so that it never splits a huge page.
@@ -89,7 +89,8 @@ pub fn advise(
         if call.is_empty() {
             return Ok(advised);
         }
-        let vector: Vec<libc::iovec> = call.iter().map(Piece::vector).collect();
+        let vector: Vec<libc::iovec> =
+            call.iter().map(|piece| iovec(piece.start, piece.end - piece.start)).collect();
         advised.calls += 1;
         match process.advise(&vector, advice.number()).and_then(some) {
             Ok(done) => {
@@ -141,15 +142,6 @@ struct Piece {
     range: usize,
     start: u64,
     end: u64,
-}
-
-impl Piece {
-    fn vector(&self) -> libc::iovec {
-        libc::iovec {
-            iov_base: self.start as *mut libc::c_void,
-            iov_len: (self.end - self.start) as usize,
-        }
-    }
 }
 
 /// The parts of the ranges that are still to be advised.

@@ -3,13 +3,14 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Read;
 use std::os::fd::AsFd;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use zerocopy::FromBytes;
 
 use super::pages::Pages;
 use super::process::Process;
 use super::shared::Mapped;
+use crate::lock;
 use crate::target::TargetError;
 
 /// Attempts to read a process's mappings while it executes one program after another.
@@ -140,10 +141,7 @@ impl Areas {
     pub fn map(&self, process: &Process) -> Result<Map, TargetError> {
         let pid = process.pid();
         let map = match &self.pages {
-            Ok(pages) => {
-                let mut pages = pages.lock().unwrap_or_else(PoisonError::into_inner);
-                by_iterator(&mut pages, process)
-            }
+            Ok(pages) => by_iterator(&mut lock(pages), process),
             Err(_) => by_proc(pid),
         };
         match map {

@@ -4,7 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ use super::host::Host;
 use super::kernel::{Kernel, Program};
 use super::{Group, TargetError, processes_of, swap_state};
 use crate::device::{DeviceOptions, Nic};
+use crate::lock;
 
 /// Options of an enclave.
 #[derive(Clone, Debug)]
@@ -168,10 +169,6 @@ pub(super) struct Shared {
     pub(super) stop: AtomicBool,
     pub(super) bell: EventFd,
     pub(super) stats: Mutex<Stats>,
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Programs whose memory one agent at a time manages. Dropping it leaves their memory as it is: paged-out pages come

@@ -15,10 +15,11 @@ use wave_links::{AnyPort, EventFd, LinkSpec};
 use wave_memory::serve::{Fault, Server, State, Step};
 
 use super::Group;
-use super::enclave::{Options, Shared, lock};
+use super::enclave::{Options, Shared};
 use super::kernel::Kernel;
 use crate::device::{Leased, Nic};
 use crate::line::{Line, one_bell};
+use crate::lock;
 
 /// How long a candidate may take to announce itself.
 const CANDIDATE_PATIENCE: Nanos = Nanos::from_millis(10_000);

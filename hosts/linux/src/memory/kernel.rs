@@ -325,7 +325,6 @@ impl Kernel {
         sums
     }
 
-    /// Reads the figures of the only program.
     fn read_only_program(&mut self) -> Option<Figures> {
         let target = self.targets.values_mut().next()?;
         target.read_faults();

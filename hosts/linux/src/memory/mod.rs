@@ -41,16 +41,17 @@ pub use wave_memory::table::Account;
 
 /// CPU time of the calling thread.
 fn thread_cpu() -> std::time::Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is valid for writes for the duration of the call.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
-    std::time::Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    time_on(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
 /// Time on the host's monotonic clock.
 fn now() -> wave_core::clock::Nanos {
+    wave_core::clock::Nanos(time_on(libc::CLOCK_MONOTONIC).as_nanos() as u64)
+}
+
+fn time_on(clock: libc::clockid_t) -> std::time::Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is valid for writes for the duration of the call.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    wave_core::clock::Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+    unsafe { libc::clock_gettime(clock, &mut time) };
+    std::time::Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

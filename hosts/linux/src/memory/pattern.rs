@@ -17,13 +17,17 @@ const PAGES: usize = 64 * 12;
 const TRIES: usize = 8;
 
 /// Anonymous memory of this process.
-struct Mapping {
-    at: NonNull<u8>,
+#[derive(Debug)]
+pub(super) struct Mapping {
+    pub(super) at: NonNull<u8>,
     bytes: usize,
 }
 
+// SAFETY: the memory belongs to this value alone.
+unsafe impl Send for Mapping {}
+
 impl Mapping {
-    fn new(bytes: usize) -> Result<Mapping, String> {
+    pub(super) fn new(bytes: usize) -> Result<Mapping, String> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: asks for a new mapping.

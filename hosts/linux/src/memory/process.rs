@@ -6,6 +6,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use crate::process::{Lifetime, Stat};
 use crate::target::{self, Group, TargetError};
 
+/// A range of another process's addresses.
+pub(super) fn iovec(address: u64, bytes: u64) -> libc::iovec {
+    libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes as usize }
+}
+
 /// A process, held by a pidfd so that reuse of its id is noticed.
 #[derive(Debug)]
 pub struct Process {

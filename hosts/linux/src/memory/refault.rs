@@ -1,10 +1,11 @@
 //! Measures the time of a refault on pages of this process: from touching a paged-out page until it is back.
 
 use std::io;
-use std::ptr::NonNull;
 use std::time::Instant;
 
 use wave_core::clock::Nanos;
+
+use super::pattern::Mapping;
 
 const PAGE: usize = 4096;
 /// Number of pages that are paged out. Some stay: the kernel holds back up to 31 new pages per CPU.
@@ -58,7 +59,7 @@ pub(super) enum Probed {
 }
 
 impl Probe {
-    pub(super) fn new() -> io::Result<Probe> {
+    pub(super) fn new() -> Result<Probe, String> {
         Ok(Probe { pages: Pages::new()?, from_cache: Vec::new(), tries: 0 })
     }
 
@@ -98,37 +99,25 @@ fn median(mut times: Vec<Nanos>) -> Option<Nanos> {
 }
 
 #[derive(Debug)]
-struct Pages(NonNull<u8>);
-
-// SAFETY: the mapping belongs to this value alone.
-unsafe impl Send for Pages {}
+struct Pages(Mapping);
 
 impl Pages {
-    fn new() -> io::Result<Pages> {
-        let (access, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: asks for a new mapping, and gives advice on it.
-        let at = unsafe {
-            let at = libc::mmap(std::ptr::null_mut(), PAGES * PAGE, access, flags, -1, 0);
-            if at != libc::MAP_FAILED {
-                libc::madvise(at, PAGES * PAGE, libc::MADV_NOHUGEPAGE);
-            }
-            at
-        };
-        match NonNull::new(at.cast()) {
-            Some(start) if at != libc::MAP_FAILED => {
-                let pages = Pages(start);
-                pages.fill();
-                Ok(pages)
-            }
-            _ => Err(io::Error::last_os_error()),
-        }
+    fn new() -> Result<Pages, String> {
+        let pages = Pages(Mapping::new(PAGES * PAGE)?);
+        // SAFETY: advice on memory of ours.
+        unsafe { libc::madvise(pages.start().cast(), PAGES * PAGE, libc::MADV_NOHUGEPAGE) };
+        pages.fill();
+        Ok(pages)
+    }
+
+    fn start(&self) -> *mut u8 {
+        self.0.at.as_ptr()
     }
 
     fn word(&self, page: usize, word: usize) -> *mut u64 {
         debug_assert!(page < PAGES && word < PAGE / 8);
         // SAFETY: within the mapping.
-        unsafe { self.0.as_ptr().add(page * PAGE + word * 8).cast() }
+        unsafe { self.start().add(page * PAGE + word * 8).cast() }
     }
 
     /// Fills the pages with contents that compress to about half.
@@ -145,7 +134,7 @@ impl Pages {
 
     fn page_out(&self) -> io::Result<()> {
         // SAFETY: advice on memory of ours.
-        match unsafe { libc::madvise(self.0.as_ptr().cast(), PAGES * PAGE, libc::MADV_PAGEOUT) } {
+        match unsafe { libc::madvise(self.start().cast(), PAGES * PAGE, libc::MADV_PAGEOUT) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
@@ -155,7 +144,7 @@ impl Pages {
     fn away(&self) -> Vec<usize> {
         let mut there = [1_u8; PAGES];
         // SAFETY: the answer has a byte for each page of the mapping.
-        unsafe { libc::mincore(self.0.as_ptr().cast(), PAGES * PAGE, there.as_mut_ptr()) };
+        unsafe { libc::mincore(self.start().cast(), PAGES * PAGE, there.as_mut_ptr()) };
         let is_away = |page: &usize| there[*page] & 1 == 0;
         (0..PAGES).map(|at| at * STEP % PAGES).filter(is_away).collect()
     }
@@ -176,13 +165,6 @@ impl Pages {
         // SAFETY: ours, and aligned.
         std::hint::black_box(unsafe { self.word(page, 0).read_volatile() });
         Nanos(began.elapsed().as_nanos() as u64)
-    }
-}
-
-impl Drop for Pages {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new` with this size, and not used any more.
-        unsafe { libc::munmap(self.0.as_ptr().cast(), PAGES * PAGE) };
     }
 }
 

@@ -3,7 +3,7 @@
 use wave_memory::table::Bits;
 use wave_memory::wire;
 
-use super::process::Process;
+use super::process::{Process, iovec};
 
 const PAGE: usize = 4096;
 const BATCH: u64 = 64 * PAGE as u64;
@@ -105,10 +105,7 @@ impl Sampler {
     /// Reads whole pages, up to the first unreadable one. Returns the number of bytes read.
     fn read(&mut self, process: &Process, places: &[(u32, u64)]) -> usize {
         self.pages.resize(places.len() * PAGE, 0);
-        let from: Vec<libc::iovec> = places
-            .iter()
-            .map(|(_, at)| libc::iovec { iov_base: *at as *mut libc::c_void, iov_len: PAGE })
-            .collect();
+        let from: Vec<_> = places.iter().map(|(_, at)| iovec(*at, PAGE as u64)).collect();
         process.read(&from, &mut self.pages) / PAGE * PAGE
     }
 

@@ -11,7 +11,7 @@ use wave_core::clock::Nanos;
 use wave_memory::wire::{self, Place};
 
 use super::Group;
-use super::process::Process;
+use super::process::{Process, iovec};
 use super::ranges::{BATCH, PAGE};
 
 /// Least and most time until written pages are looked at. The most applies if other programs write all the time.
@@ -110,10 +110,7 @@ pub(super) fn map(process: &Process, strip: u64, pages: &Pages) -> bool {
     let (mut at, mut most) = (0, PAGES_AT_FIRST);
     while at < addresses.len() {
         let some = &addresses[at..addresses.len().min(at + most)];
-        let from: Vec<libc::iovec> = some
-            .iter()
-            .map(|address| libc::iovec { iov_base: *address as *mut libc::c_void, iov_len: 1 })
-            .collect();
+        let from: Vec<_> = some.iter().map(|address| iovec(*address, 1)).collect();
         // An unmapped page is passed over.
         at += process.read(&from, &mut [0; PAGES_AT_ONCE][..some.len()]).max(1);
         if major_faults() > before {

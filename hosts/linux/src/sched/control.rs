@@ -18,10 +18,11 @@ use wave_host::{Candidate, Candidates, Core, Offered, SupervisedHost, Supervisor
 use wave_links::socket::{Connection, Listener};
 use wave_links::{AnyPort, EventFd, LinkSpec};
 
+use super::Shared;
 use super::object::{LoadError, Mechanism};
-use super::{Shared, lock};
 use crate::device::{Leased, Nic};
 use crate::line::{Line, one_bell};
+use crate::lock;
 use crate::window::Window;
 
 /// How long a candidate may take to announce itself before it is dropped.

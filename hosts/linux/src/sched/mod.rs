@@ -26,7 +26,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use wave_core::clock::Nanos;
@@ -43,6 +43,7 @@ pub use answers::ANSWERS;
 
 pub use crate::device::DeviceOptions;
 use crate::device::Nic;
+use crate::lock;
 pub use crate::target::{Group, TargetError};
 use control::Control;
 use members::Members;
@@ -190,10 +191,6 @@ struct AgentCounters {
     faults: u64,
     snapshots: u64,
     starved: u64,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// CPUs under sched_ext, whose threads are scheduled by one agent at a time. Dropping it gives all
