@@ -10,7 +10,6 @@ pub struct Link {
     pub destination: String,
     /// The byte range of the whole link, `[text](destination)`.
     pub range: Range<usize>,
-    pub is_image: bool,
 }
 
 /// The references of one file, in order.
@@ -30,19 +29,8 @@ pub fn references(text: &str) -> References {
     let mut heading: Option<String> = None;
     for (event, range) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
         match event {
-            Event::Start(Tag::Link { dest_url, .. }) => {
-                found.links.push(Link {
-                    destination: dest_url.into_string(),
-                    range,
-                    is_image: false,
-                });
-            }
-            Event::Start(Tag::Image { dest_url, .. }) => {
-                found.links.push(Link {
-                    destination: dest_url.into_string(),
-                    range,
-                    is_image: true,
-                });
+            Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+                found.links.push(Link { destination: dest_url.into_string(), range });
             }
             Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
             Event::End(TagEnd::Heading(_)) => {
@@ -100,9 +88,9 @@ mod tests {
         let links: Vec<_> = found
             .links
             .iter()
-            .map(|link| (&*link.destination, &text[link.range.clone()], link.is_image))
+            .map(|link| (&*link.destination, &text[link.range.clone()]))
             .collect();
-        assert_eq!(links, [("y.md#z", "[x](y.md#z)", false), ("q.svg", "![p](q.svg)", true)]);
+        assert_eq!(links, [("y.md#z", "[x](y.md#z)"), ("q.svg", "![p](q.svg)")]);
         assert_eq!(found.headings, ["a-b-c-d", "e", "e-1"]);
         assert_eq!(found.title.as_deref(), Some("A b: c, d"));
         let code: Vec<_> =
