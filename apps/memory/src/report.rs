@@ -32,7 +32,6 @@ pub struct HeldBack {
     pub for_pressure: u64,
 }
 
-/// Numbers of agents.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Agents {
     pub attached: u64,
