@@ -1,5 +1,6 @@
 //! Load points, and saturation: the highest load that a system serves.
 
+use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::generator::Report;
@@ -36,6 +37,19 @@ pub struct ClassLatency {
     /// missing.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub histogram: String,
+}
+
+impl ClassLatency {
+    pub fn of((name, histogram): (&String, &Histogram<u64>)) -> ClassLatency {
+        let (latency, histogram) = (Latency::of(histogram), encode(histogram));
+        ClassLatency { name: name.clone(), latency, histogram }
+    }
+
+    /// The latencies of each class.
+    pub fn all(recorded: &Recorded) -> Vec<ClassLatency> {
+        let classes = recorded.classes.iter().map(|(name, histogram)| (name, histogram));
+        classes.map(ClassLatency::of).collect()
+    }
 }
 
 /// The generator's lag, and whether the point is valid.
@@ -77,15 +91,7 @@ impl Point {
             done: recorded.done,
             refused: recorded.refused,
             duration_s,
-            classes: recorded
-                .classes
-                .iter()
-                .map(|(name, histogram)| ClassLatency {
-                    name: name.clone(),
-                    latency: Latency::of(histogram),
-                    histogram: encode(histogram),
-                })
-                .collect(),
+            classes: ClassLatency::all(recorded),
             generator: GeneratorLag {
                 lag_p50_ns: report.lag_p50_ns,
                 lag_p99_ns: report.lag_p99_ns,
@@ -190,21 +196,8 @@ pub fn hides_saturation<'a>(points: &'a [Point], limits: &Limits) -> Option<&'a 
     if of_next.any(|point| point.generator.valid) { None } else { last }
 }
 
-/// The limits on a GET's p99, in microseconds, that [`saturation_sensitivity`] applies.
+/// Limits on a GET's p99, in microseconds, within each of which results give the saturation.
 pub const SENSITIVITY_LIMITS_US: [u64; 5] = [100, 200, 300, 500, 1_000];
-
-/// Saturation as a function of the limit on a GET's p99: each limit in microseconds, with the
-/// highest offered load per second that was served within it, if any was.
-pub fn saturation_sensitivity(points: &[Point]) -> Vec<(u64, Option<f64>)> {
-    SENSITIVITY_LIMITS_US
-        .iter()
-        .map(|&limit_us| {
-            let limits = Limits { p99_ns: limit_us * 1_000, ..Limits::default() };
-            let point = saturation(points, &limits);
-            (limit_us, point.map(|point| point.offered_per_second))
-        })
-        .collect()
-}
 
 /// The next load to run to narrow saturation down: halfway between the highest load that was served within
 /// `limits` and the lowest above it that was not served, or could not be offered. None if there is no load
@@ -404,11 +397,11 @@ mod tests {
         fn a_looser_limit_never_lowers_saturation(
             points in prop::collection::vec(any_point(), 0..20),
         ) {
-            let sensitivity = saturation_sensitivity(&points);
-            prop_assert!(sensitivity.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1));
-            let usual = saturation(&points, &Limits::default());
-            let at_300 = sensitivity.iter().find(|(limit_us, _)| *limit_us == 300).unwrap().1;
-            prop_assert_eq!(usual.map(|point| point.offered_per_second), at_300);
+            let within = |limit_us| Limits { p99_ns: limit_us * 1_000, ..Limits::default() };
+            let found = SENSITIVITY_LIMITS_US.map(|limit_us| {
+                saturation(&points, &within(limit_us)).map(|point| point.offered_per_second)
+            });
+            prop_assert!(found.is_sorted());
         }
 
         // An M/M/1 queue's p99 is ln(100) / (capacity - load); 5% of noise either way.

@@ -27,7 +27,7 @@ use crate::arrivals::{self, Load};
 use crate::cpu::monotonic_ns;
 use crate::generator::{self, Refused, Request, Seat, Server};
 use crate::point::{ClassLatency, Point};
-use crate::recorder::{Latency, Recorder, encode, histogram};
+use crate::recorder::{Recorder, histogram};
 
 /// Limits of the generator's lag: at the p99, and of the last request.
 const LAG_P99_LIMIT_NS: u64 = 1_000_000;
@@ -237,11 +237,7 @@ impl Generator {
         let open_at_host = client.open_sum as f64 / client.replies.max(1) as f64;
         let ends = std::mem::take(&mut client.ends);
         let point = Point::new(&report, &self.recorder.collect());
-        let at_front = mix.names().iter().zip(&client.at_front).map(|(name, times)| ClassLatency {
-            name: name.clone(),
-            latency: Latency::of(times),
-            histogram: encode(times),
-        });
+        let at_front = mix.names().iter().zip(&client.at_front).map(ClassLatency::of);
         Ok(Outcome { point, ends, open_at_host, at_front: at_front.collect() })
     }
 }

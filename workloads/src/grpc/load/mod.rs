@@ -25,7 +25,7 @@ use crate::arrivals::{self, Load, Mix};
 use crate::cpu::monotonic_ns;
 use crate::generator::{self, Seat};
 use crate::point::{ClassLatency, Point};
-use crate::recorder::{Latency, Recorder, Window, encode};
+use crate::recorder::{Recorder, Window};
 
 /// Time limit for a server to accept the connections.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
@@ -206,17 +206,12 @@ impl Generator {
         let unanswered = self.client.drain(drain);
         let duration_s = (monotonic_ns() - start_ns) as f64 / 1e9;
         let recorded = self.client.recorder().collect();
-        let classes = recorded.classes.iter().map(|(name, histogram)| ClassLatency {
-            name: name.clone(),
-            latency: Latency::of(histogram),
-            histogram: encode(histogram),
-        });
         Ok(Closed {
             sent: recorded.sent,
             done: recorded.done,
             duration_s,
             achieved_per_second: recorded.done as f64 / duration_s,
-            classes: classes.collect(),
+            classes: ClassLatency::all(&recorded),
             answers: Answers::new(&self.client.counts(), unanswered),
         })
     }
