@@ -7,7 +7,6 @@ use clap::{ArgGroup, Args};
 use serde_json::json;
 use wave_report::number::short;
 use wave_terminal::{Failure, counted, interrupt};
-use wave_workloads::cpu;
 use wave_workloads::grpc::load::{
     Answers, ByKind, CallSettings, Closed, Error, Generator, Open, Target,
 };
@@ -117,11 +116,8 @@ fn load(args: &GrpcArgs) -> Result<Outcome, Failure> {
         value_bytes: args.value_bytes as usize,
     };
     let (rate, times) = (args.rate, [args.warm_up, args.seconds, args.drain]);
-    let (seed, cpu) = (args.seed, args.cpu);
+    let seed = args.seed;
     let generate = move || -> Result<Outcome, Failure> {
-        if let Some(cpu) = cpu {
-            cpu::pin_current_thread(cpu).map_err(Failure::cannot)?;
-        }
         let mut generator = Generator::connect(&target, &calls, seed).map_err(failed)?;
         let [warm_up, seconds, drain] = times;
         match rate {
@@ -141,7 +137,7 @@ fn load(args: &GrpcArgs) -> Result<Outcome, Failure> {
             "wave load grpc: interrupted after {ran:.1} s of {whole:.1} s; nothing was measured"
         )
     })?;
-    under_way(&what, whole, args.quiet || args.json, generate)
+    under_way(&what, whole, args.quiet || args.json, args.cpu, generate)
 }
 
 fn describe(args: &GrpcArgs) -> String {

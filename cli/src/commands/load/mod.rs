@@ -12,6 +12,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use wave_report::number::micros;
 use wave_terminal::{Failure, Progress, Table};
+use wave_workloads::cpu;
 use wave_workloads::point::{ClassLatency, GeneratorLag};
 
 /// Kind of load.
@@ -61,11 +62,12 @@ fn rate(text: &str) -> Result<f64, String> {
     rate.ok_or_else(|| "expected a number per second, 0.001 (above 0) to 1000000000".to_owned())
 }
 
-/// Runs a load on another thread and shows its progress; `whole` is its expected duration.
+/// Runs a load on another thread, on `cpu` if given, and shows its progress; `whole` is its expected duration.
 fn under_way<T: Send + 'static>(
     what: &str,
     whole: Duration,
     quiet: bool,
+    cpu: Option<usize>,
     load: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
     // On a terminal a bar that advances each second, otherwise one line.
@@ -76,7 +78,8 @@ fn under_way<T: Send + 'static>(
     progress.begin(what);
     let (sender, over) = mpsc::channel();
     let generator = thread::spawn(move || {
-        let outcome = load();
+        let pinned = cpu.map_or(Ok(()), cpu::pin_current_thread).map_err(Failure::cannot);
+        let outcome = pinned.and_then(|()| load());
         drop(sender);
         outcome
     });

@@ -12,7 +12,6 @@ use serde_json::json;
 use signal_hook::consts::SIGINT;
 use wave_report::number::short;
 use wave_terminal::{Failure, counted};
-use wave_workloads::cpu;
 use wave_workloads::udp::{Ends, Error, Generator, Outcome, Settings, UdpMix};
 
 use super::{lag, latencies, length, measured, rate, seconds, shown, under_way};
@@ -138,17 +137,14 @@ fn load(args: &UdpArgs, stop: &Arc<AtomicBool>) -> Result<Outcome, Failure> {
         queue_target: args.queue_target,
         stop: Some(Arc::clone(stop)),
     };
-    let (rate, cpu) = (args.rate, args.cpu);
+    let rate = args.rate;
     let [warm_up, seconds, drain] = [args.warm_up, args.seconds, args.drain];
     let generate = move || -> Result<Outcome, Failure> {
-        if let Some(cpu) = cpu {
-            cpu::pin_current_thread(cpu).map_err(Failure::cannot)?;
-        }
         let mut generator = Generator::connect(&settings).map_err(failed)?;
         generator.open(rate, warm_up, seconds, drain).map_err(failed)
     };
     let what = format!("{} requests {}", args.mix, describe(args));
-    under_way(&what, args.warm_up + args.seconds, args.quiet || args.json, generate)
+    under_way(&what, args.warm_up + args.seconds, args.quiet || args.json, args.cpu, generate)
 }
 
 /// Exit code after Ctrl-C: 128 and the signal's number.
