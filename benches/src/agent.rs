@@ -71,7 +71,7 @@ const WARM_UP: usize = 3;
 const PRESTAGE: u16 = 4;
 
 /// A doorbell for sides that never sleep.
-struct Mute;
+pub struct Mute;
 
 impl Doorbell for Mute {
     fn ring(&self) {}

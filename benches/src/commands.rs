@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::{Arg, ArgMatches, Args, FromArgMatches, Subcommand};
 use serde_json::{Value, json};
@@ -66,9 +66,9 @@ struct PeerArgs {
     cpu: usize,
 }
 
-pub fn chunk_seconds(text: &str) -> Result<f64, String> {
+pub fn chunk_seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.01..=60.0).contains(seconds));
-    seconds.ok_or_else(|| "expected seconds, 0.01 to 60".to_owned())
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds, 0.01 to 60".to_owned())
 }
 
 /// The command line.

@@ -19,7 +19,7 @@ use wave_core::agent::Step;
 use wave_core::clock::Nanos;
 use wave_core::endpoint::Sender;
 use wave_core::layout::{Config, Layout, write_header};
-use wave_core::link::{Doorbell, Home, Port, Side};
+use wave_core::link::{Home, Port, Side};
 use wave_core::message::Subject;
 use wave_links::{AnyDma, AnyPort, AnyWindow, LinkSpec, Memory};
 use wave_rpc::boxes::Outbox;
@@ -35,6 +35,7 @@ use wave_experiments::measure::{pin, two_cpus};
 use wave_terminal::Progress;
 
 use crate::SEED;
+use crate::agent::Mute;
 use crate::bench::{Bench, arguments};
 use clap::Args;
 
@@ -101,13 +102,6 @@ const CHUNK_MESSAGES_MAX: usize = 200;
 const WARM_UP: u32 = 1;
 /// Longer than the longest transfer of an extent over the modelled link.
 const FLIGHT: Duration = Duration::from_micros(6);
-
-/// A doorbell for sides that never sleep.
-struct Mute;
-
-impl Doorbell for Mute {
-    fn ring(&self) {}
-}
 
 /// A port that the bench shares with the dispatcher, to read the charges.
 struct Lent(Rc<AnyPort>);
@@ -334,26 +328,21 @@ impl Rig {
     }
 }
 
-/// Costs for one size over one link: those of each chunk, in entries and in extents.
+/// Costs for one size: those of each chunk, of each of the two ways that are compared.
 type Row = [Vec<Cost>; 2];
 
-pub fn payload(chunks: u32, quiet: bool) -> Result<Value, String> {
-    let [host, agent] = two_cpus()?;
-    pin(agent)?;
-    let mount_evans = LinkSpec::builtin("mount-evans").ok_or("there is no link mount-evans")?;
-    let links = [LinkSpec::Shm, mount_evans];
-    let extents = PayloadConfig { inline_max: 0, ..Options::payloads(&links[0]) };
-    let mut rigs = Vec::new();
-    for link in &links {
-        let rig = |payloads| Rig::new(link, payloads, false, host);
-        rigs.push([rig(PayloadConfig::NONE)?, rig(extents)?]);
-    }
+/// Measures every size by both ways of each pair, in turns.
+fn measure(
+    pairs: &mut [[Rig; 2]],
+    chunks: u32,
+    quiet: bool,
+) -> Result<Vec<[Row; SIZES.len()]>, String> {
     let messages = SIZES.map(|size| Bytes::from(vec![0xa5; size]));
-    let mut rows = vec![[const { [const { Vec::new() }; 2] }; SIZES.len()]; links.len()];
+    let mut rows = vec![[const { [const { Vec::new() }; 2] }; SIZES.len()]; pairs.len()];
     let progress = Progress::new(u64::from(chunks + WARM_UP), quiet);
     for chunk in 0..chunks + WARM_UP {
         progress.begin(&format!("chunk {} of {}", chunk + 1, chunks + WARM_UP));
-        for (rigs, rows) in rigs.iter_mut().zip(&mut rows) {
+        for (rigs, rows) in pairs.iter_mut().zip(&mut rows) {
             for (message, row) in messages.iter().zip(rows) {
                 let count = (CHUNK_BYTES / message.len()).clamp(1, CHUNK_MESSAGES_MAX);
                 for way in balanced_order(SEED, chunk.into(), rigs.len()) {
@@ -366,6 +355,21 @@ pub fn payload(chunks: u32, quiet: bool) -> Result<Value, String> {
         }
         progress.end();
     }
+    Ok(rows)
+}
+
+pub fn payload(chunks: u32, quiet: bool) -> Result<Value, String> {
+    let [host, agent] = two_cpus()?;
+    pin(agent)?;
+    let mount_evans = LinkSpec::builtin("mount-evans").ok_or("there is no link mount-evans")?;
+    let links = [LinkSpec::Shm, mount_evans];
+    let extents = PayloadConfig { inline_max: 0, ..Options::payloads(&links[0]) };
+    let mut rigs = Vec::new();
+    for link in &links {
+        let rig = |payloads| Rig::new(link, payloads, false, host);
+        rigs.push([rig(PayloadConfig::NONE)?, rig(extents)?]);
+    }
+    let rows = measure(&mut rigs, chunks, quiet)?;
     let mut result = Map::new();
     result.insert("bench".into(), "payload".into());
     result.insert("peer".into(), "the same message in entries of 56 bytes".into());
@@ -384,29 +388,13 @@ pub fn checksums(chunks: u32, quiet: bool) -> Result<Value, String> {
     pin(agent)?;
     let link = LinkSpec::Shm;
     let rig = |is_checked| Rig::new(&link, Options::payloads(&link), is_checked, host);
-    let mut rigs = [rig(false)?, rig(true)?];
-    let mut rows = [const { [const { Vec::new() }; 2] }; SIZES.len()];
-    let progress = Progress::new(u64::from(chunks + WARM_UP), quiet);
-    for chunk in 0..chunks + WARM_UP {
-        progress.begin(&format!("chunk {} of {}", chunk + 1, chunks + WARM_UP));
-        for (size, row) in SIZES.iter().zip(&mut rows) {
-            let message = Bytes::from(vec![0xa5; *size]);
-            let count = (CHUNK_BYTES / size).clamp(1, CHUNK_MESSAGES_MAX);
-            for way in balanced_order(SEED, chunk.into(), rigs.len()) {
-                let Cost { host, agent } = rigs[way].chunk(&message, count)?;
-                if chunk >= WARM_UP {
-                    row[way].push(host + agent);
-                }
-            }
-        }
-        progress.end();
-    }
+    let rows = measure(&mut [[rig(false)?, rig(true)?]], chunks, quiet)?;
     let mut result = Map::new();
     result.insert("bench".into(), "checksums".into());
     result.insert("peer".into(), "the same messages without checksums".into());
     result.insert("chunks".into(), chunks.into());
-    for (size, row) in SIZES.iter().zip(rows) {
-        let [plain, checked] = row.map(PerRound::from_iter);
+    for (size, row) in SIZES.iter().zip(&rows[0]) {
+        let [plain, checked] = ways(row, |cost| cost.host + cost.agent);
         let cost = json!({
             "plain_ns": plain.median(),
             "checked_ns": checked.median(),
@@ -420,8 +408,11 @@ pub fn checksums(chunks: u32, quiet: bool) -> Result<Value, String> {
 /// Selects one part of a cost.
 type Part = fn(&Cost) -> f64;
 
+fn ways(row: &Row, of: Part) -> [PerRound; 2] {
+    row.each_ref().map(|costs| PerRound::of(costs, of))
+}
+
 fn of_link(rows: &[Row]) -> Value {
-    let ways = |row: &Row, of: Part| [0, 1].map(|way| PerRound::of(&row[way], of));
     let sides: [(&str, Part); 3] = [
         ("host", |cost| cost.host),
         ("agent", |cost| cost.agent),

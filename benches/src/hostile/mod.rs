@@ -21,7 +21,6 @@ use self::attack::Attack;
 use super::rpc::{Plan, Process, free_address, wait_ready};
 use crate::SEED;
 use crate::bench::{Bench, arguments};
-use crate::commands::chunk_seconds;
 use clap::Args;
 use wave_experiments::measure::pin;
 use wave_terminal::Progress;
@@ -63,32 +62,15 @@ Exit codes: 0 it was measured; 3 this machine cannot run it (the message says wh
     ],
     short: &[],
     has_two_cpus: true,
-    arguments: HostileArgs::augment_args,
-    run: |matches, quiet| hostile(&arguments::<HostileArgs>(matches)?.plan(), quiet),
+    arguments: |command| {
+        let rate = "Calls per second of the well-behaved client";
+        Plan::augment_args(command)
+            .mut_arg("chunks", |arg| arg.help("Number of chunks to measure of each"))
+            .mut_arg("chunk", |arg| arg.default_value("0.5"))
+            .mut_arg("rate", |arg| arg.help(rate).default_value("1000"))
+    },
+    run: |matches, quiet| hostile(&arguments(matches)?, quiet),
 };
-
-#[derive(Args, Debug)]
-struct HostileArgs {
-    /// Number of chunks to measure of each.
-    #[arg(long, value_name = "N", default_value_t = 21, value_parser = clap::value_parser!(u32).range(1..=1_000))]
-    chunks: u32,
-    /// Length of a chunk.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.5, value_parser = chunk_seconds)]
-    chunk_seconds: f64,
-    /// Calls per second of the well-behaved client.
-    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    rate: u32,
-}
-
-impl HostileArgs {
-    fn plan(&self) -> Plan {
-        Plan {
-            chunks: self.chunks,
-            chunk: Duration::from_secs_f64(self.chunk_seconds),
-            rate: self.rate.into(),
-        }
-    }
-}
 
 const PAYLOAD_BYTES: usize = 64;
 /// Wait for outstanding answers after a chunk. Calls without an answer by then count as failed.
@@ -131,8 +113,7 @@ impl Server {
         let cpu = cpu.to_string();
         let more = ["--cpus", &cpu, "--keys", KEYS, "--value-bytes", VALUE_BYTES];
         let mut host = Process::wave(&[&words[..], &more].concat())?;
-        let told: Value = serde_json::from_str(&host.line()?).map_err(|error| error.to_string())?;
-        let address = told["address"].as_str().ok_or("no address")?.to_owned();
+        let address = host.address()?;
         Ok(Server { name: "tonic", address, processes: vec![host], _folder: None })
     }
 

@@ -30,6 +30,7 @@ use crate::bench::Better::{Higher, Lower};
 use crate::bench::{Bench, Figure, arguments};
 use crate::commands::chunk_seconds;
 use clap::Args;
+use clap::builder::TypedValueParser;
 
 pub static BENCH: Bench = Bench {
     name: "rpc",
@@ -107,31 +108,27 @@ Exit codes: 0 it was measured; 3 this machine cannot run it (the message says wh
     ],
     short: &["--chunks", "3", "--chunk-seconds", "0.1"],
     has_two_cpus: true,
-    arguments: RpcArgs::augment_args,
-    run: |matches, quiet| rpc(&arguments::<RpcArgs>(matches)?.plan(), quiet),
+    arguments: Plan::augment_args,
+    run: |matches, quiet| rpc(&arguments(matches)?, quiet),
 };
 
-#[derive(Args, Debug)]
-struct RpcArgs {
+// The load of a bench. A doc comment would replace the bench's `about`.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Plan {
     /// Number of chunks to measure of each; one more warms up.
     #[arg(long, value_name = "N", default_value_t = 21, value_parser = clap::value_parser!(u32).range(1..=1_000))]
-    chunks: u32,
+    pub chunks: u32,
     /// Length of a chunk.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.25, value_parser = chunk_seconds)]
-    chunk_seconds: f64,
+    #[arg(long = "chunk-seconds", value_name = "SECONDS", default_value = "0.25", value_parser = chunk_seconds)]
+    pub chunk: Duration,
     /// Calls per second for the comparisons at equal rates.
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    rate: u32,
+    #[arg(long, value_name = "N", default_value = "10000", value_parser = rates(1))]
+    pub rate: f64,
 }
 
-impl RpcArgs {
-    fn plan(&self) -> Plan {
-        Plan {
-            chunks: self.chunks,
-            chunk: Duration::from_secs_f64(self.chunk_seconds),
-            rate: self.rate.into(),
-        }
-    }
+/// Parses a rate of at least `least`.
+pub fn rates(least: i64) -> impl TypedValueParser<Value = f64> {
+    clap::value_parser!(u32).range(least..=1_000_000).map(f64::from)
 }
 
 /// Number of replies that a batching worker sends together.
@@ -142,14 +139,6 @@ const DRAIN: Duration = Duration::from_secs(5);
 const START_PATIENCE: Duration = Duration::from_secs(10);
 const WARM_UP: u32 = 1;
 const HANDLER_ROUNDS: usize = 200_000;
-
-#[derive(Clone, Copy, Debug)]
-pub struct Plan {
-    pub chunks: u32,
-    pub chunk: Duration,
-    /// Calls per second in open loops.
-    pub rate: f64,
-}
 
 /// The load on a server.
 #[derive(Clone, Copy, Debug)]
@@ -347,6 +336,22 @@ impl Row {
     }
 }
 
+/// Runs a chunk of each row, in random order.
+fn run_chunks(
+    rows: &mut [Row],
+    servers: &mut [Measured],
+    plan: &Plan,
+    round: u32,
+) -> Result<(), String> {
+    for at in balanced_order(SEED, round.into(), rows.len()) {
+        let chunk = rows[at].chunk(servers, plan)?;
+        if round >= WARM_UP {
+            rows[at].chunks.push(chunk);
+        }
+    }
+    Ok(())
+}
+
 /// Checks that every call succeeded: a failed call costs something else.
 fn check(sent: u64, answers: &Answers) -> Result<(), String> {
     if sent == 0 {
@@ -391,12 +396,7 @@ pub fn rpc(plan: &Plan, quiet: bool) -> Result<Value, String> {
     let mut handler = Vec::new();
     for round in 0..WARM_UP + plan.chunks {
         progress.begin("measuring in turns");
-        for at in balanced_order(SEED, round.into(), rows.len()) {
-            let chunk = rows[at].chunk(&mut servers, plan)?;
-            if round >= WARM_UP {
-                rows[at].chunks.push(chunk);
-            }
-        }
+        run_chunks(&mut rows, &mut servers, plan, round)?;
         waiting.chunks(&mut servers, plan, round)?;
         if round >= WARM_UP {
             handler.push(handler_ns());

@@ -103,9 +103,7 @@ impl Measured {
                 let words = ["serve", "kv", "--on-host", "--listen", "127.0.0.1:0"];
                 let more = ["--cpus", &cpu, "--keys", "1", "--json"];
                 let mut host = Process::wave(&[&words[..], &more].concat())?;
-                let told: Value =
-                    serde_json::from_str(&host.line()?).map_err(|error| error.to_string())?;
-                let address = told["address"].as_str().ok_or("no address")?.to_owned();
+                let address = host.address()?;
                 let (thread, agent, socket) = (onhost::THREADS, None, None);
                 Ok(Measured { address, host, thread, agent, socket })
             }
@@ -226,6 +224,12 @@ impl Process {
     pub fn line(&mut self) -> Result<String, String> {
         let ended = "a process of the bench has ended; its message is above";
         self.0.read_line().map_err(|_| ended.to_owned())
+    }
+
+    /// Reads the address of a server that prints a line of JSON.
+    pub fn address(&mut self) -> Result<String, String> {
+        let told: Value = serde_json::from_str(&self.line()?).map_err(|error| error.to_string())?;
+        Ok(told["address"].as_str().ok_or("no address")?.to_owned())
     }
 
     fn ask(&mut self) -> Result<String, String> {

@@ -4,11 +4,10 @@
 //! with default options and such an agent; and both with default options.
 
 use serde_json::{Value, json};
-use wave_compare::{PerRound, balanced_order};
+use wave_compare::PerRound;
 
 use super::process::Measured;
-use super::{AS_SHIPPED, POLLING, Part, Plan, Row, Shape, TONIC, WAITING, WARM_UP};
-use crate::SEED;
+use super::{AS_SHIPPED, POLLING, Part, Plan, Row, Shape, TONIC, WAITING, run_chunks};
 
 /// Call rates, in calls per second.
 const RATES: [u32; 3] = [1_000, 10_000, 50_000];
@@ -31,15 +30,7 @@ impl Waiting {
         plan: &Plan,
         round: u32,
     ) -> Result<(), String> {
-        for rows in &mut self.0 {
-            for at in balanced_order(SEED, round.into(), rows.len()) {
-                let chunk = rows[at].chunk(servers, plan)?;
-                if round >= WARM_UP {
-                    rows[at].chunks.push(chunk);
-                }
-            }
-        }
-        Ok(())
+        self.0.iter_mut().try_for_each(|rows| run_chunks(rows, servers, plan, round))
     }
 
     pub fn report(&self, report: &mut Value) {

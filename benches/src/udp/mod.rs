@@ -18,7 +18,6 @@ use wave_workloads::udp::{Asked, ClosedLoad, Shape};
 pub use self::echo::echo;
 use crate::SEED;
 use crate::bench::{Bench, Figure, arguments};
-use crate::commands::chunk_seconds;
 use crate::rpc::{self, Front, Kind, Measured, Plan, Process, Seats, Waits};
 use clap::Args;
 
@@ -49,32 +48,14 @@ Exit codes: 0 it was measured; 3 this machine cannot run it (the message says wh
     ],
     short: &[],
     has_two_cpus: true,
-    arguments: UdpArgs::augment_args,
-    run: |matches, quiet| udp(&arguments::<UdpArgs>(matches)?.plan(), quiet),
+    arguments: |command| {
+        Plan::augment_args(command).mut_arg("rate", |arg| {
+            let help = "Datagrams per second for the measurements in bursts";
+            arg.help(help).default_value("20000").value_parser(rpc::rates(100))
+        })
+    },
+    run: |matches, quiet| udp(&arguments(matches)?, quiet),
 };
-
-#[derive(Args, Debug)]
-struct UdpArgs {
-    /// Number of chunks to measure of each; one more warms up.
-    #[arg(long, value_name = "N", default_value_t = 21, value_parser = clap::value_parser!(u32).range(1..=1_000))]
-    chunks: u32,
-    /// Length of a chunk.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.25, value_parser = chunk_seconds)]
-    chunk_seconds: f64,
-    /// Datagrams per second for the measurements in bursts.
-    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
-    rate: u32,
-}
-
-impl UdpArgs {
-    fn plan(&self) -> Plan {
-        Plan {
-            chunks: self.chunks,
-            chunk: Duration::from_secs_f64(self.chunk_seconds),
-            rate: self.rate.into(),
-        }
-    }
-}
 
 /// Requests in a burst.
 const BURST: u32 = 32;
