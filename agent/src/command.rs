@@ -14,8 +14,8 @@ use wave_confine::{Profile, User};
 use wave_core::control::Revoked;
 use wave_core::log::Header;
 use wave_core::policy::Policy;
-use wave_process::say;
 use wave_process::words::counted;
+use wave_process::{cpus, say};
 
 use crate::attach::{Attached, Wanted, attach_as};
 use crate::confine;
@@ -24,7 +24,6 @@ use crate::front::ThreadFront;
 use crate::notes::NotesFrom;
 use crate::output_file::OutputFile;
 use crate::panics::caught;
-use crate::pin::pin;
 use crate::piped::decide_for;
 use crate::record::{FileLog, LogEnd, record_until_failure};
 use crate::registry::Registry;
@@ -136,7 +135,8 @@ impl AgentArgs {
     /// Checks the policy's name and settings, and pins this thread.
     fn prepare(&self, registry: &Registry) -> Result<(), (u8, String)> {
         making(&self.policy, || registry.check(&self.policy))?;
-        self.cpu.map_or(Ok(()), pin).map_err(|error| (3, error))
+        let pin = |cpu| cpus::pin(&[cpu]).map_err(|error| (3, error.to_string()));
+        self.cpu.map_or(Ok(()), pin)
     }
 }
 

@@ -32,10 +32,11 @@ use wave_core::policy::{Desk, Policy, Progress};
 use wave_core::snapshot::{CoreRecord, Record, Snapshot, State};
 use wave_links::Memory;
 use wave_links::shm::ShmPort;
+use wave_process::cpus;
 use wave_sched::policies::fifo::Fifo;
 use wave_sched::wire::{Event, Kind};
 
-use wave_experiments::measure::{ns_per, pin, two_cpus};
+use wave_experiments::measure::{ns_per, pin};
 
 use crate::SEED;
 use crate::bench::Better::{Higher, Lower};
@@ -374,7 +375,7 @@ impl SlotLoop {
 }
 
 pub fn agent() -> Result<serde_json::Value, String> {
-    let [host, other] = two_cpus()?;
+    let [host, other] = cpus::two()?;
     pin(host)?;
     let mut ours = Emulated::new(CORES, PRESTAGE, other)?;
     let mut peer = SlotLoop::new(other)?;

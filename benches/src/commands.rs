@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Arg, ArgMatches, Args, FromArgMatches, Subcommand};
 use serde_json::{Value, json};
-use wave_experiments::measure::two_cpus;
+use wave_process::cpus;
 use wave_terminal::{Failure, Table, interrupt, note, out};
 
 use crate::BENCHES;
@@ -136,7 +136,7 @@ pub fn execute(matches: &ArgMatches) -> ExitCode {
 /// The bench's result, with the distance of the two CPUs if it measures between them.
 fn measured(bench: &Bench, matches: &ArgMatches, quiet: bool) -> Result<Value, String> {
     // Asked before the bench, which pins this thread.
-    let cpus = two_cpus();
+    let cpus = cpus::two();
     let mut result = (bench.run)(matches, quiet)?;
     if bench.has_two_cpus {
         // Without that, the measured result still stands.

@@ -21,10 +21,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use wave_core::clock::Nanos;
 use wave_core::outcome::Code;
-use wave_linux::sched::{self, Enclave, Options, Stats, cpus};
-use wave_process::places;
+use wave_linux::sched::{self, Enclave, Options, Stats};
 use wave_process::words::counted;
-use wave_workloads::cpu;
+use wave_process::{cpus, places};
 
 use wave_compare::{PerRound, in_turns, quantile};
 
@@ -217,7 +216,7 @@ fn chunk(
         let mut samples = Samples::default();
         samples.wakeups.reserve(ROUNDS as usize);
         samples.waits.reserve(ROUNDS as usize);
-        let began = cpu::pin_current_thread_to(cores).map_err(|error| error.to_string());
+        let began = cpus::pin(cores).map_err(|error| error.to_string());
         let began = began.and_then(|()| RunDelay::open());
         let began = began.and_then(|delay| class.enter().map(|()| delay));
         let (delay, result) = match began {
@@ -366,7 +365,7 @@ mod tests {
 
     #[test]
     fn eevdf_can_be_measured_without_sched_ext() {
-        let cores = cpu::allowed_cpus().unwrap();
+        let cores = cpus::allowed().unwrap();
         let samples = chunk(Class::Eevdf, 1, 1, &cores).unwrap();
         assert_eq!(samples.wakeups.len(), ROUNDS as usize);
         assert!(samples.waits.len() <= samples.wakeups.len());

@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn ping_pong_completes_its_round_trips() {
         // On one CPU, where each thread spins until the other runs, it would take too long.
-        let Ok([_, other]) = wave_experiments::measure::two_cpus() else { return };
+        let Ok([_, other]) = cpus::two() else { return };
         for sent in [Sent::Bare, Sent::Ring] {
             let mut ping_pong = PingPong::start(other, sent);
             for chunk in [1, 3, RING] {

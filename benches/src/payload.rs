@@ -22,6 +22,7 @@ use wave_core::layout::{Config, Layout, write_header};
 use wave_core::link::{Home, Port, Side};
 use wave_core::message::Subject;
 use wave_links::{AnyDma, AnyPort, AnyWindow, LinkSpec, Memory};
+use wave_process::cpus;
 use wave_rpc::boxes::Outbox;
 use wave_rpc::dispatch::{Arrival, Dispatch, Event};
 use wave_rpc::extents::{Extents, PayloadConfig};
@@ -31,7 +32,7 @@ use wave_rpc::stub::{self, Stub};
 use wave_rpc::wire::{END, Head, SERVICE};
 use wave_user::rpc::Options;
 
-use wave_experiments::measure::{pin, two_cpus};
+use wave_experiments::measure::pin;
 use wave_terminal::Progress;
 
 use crate::SEED;
@@ -359,7 +360,7 @@ fn measure(
 }
 
 pub fn payload(chunks: u32, quiet: bool) -> Result<Value, String> {
-    let [host, agent] = two_cpus()?;
+    let [host, agent] = cpus::two()?;
     pin(agent)?;
     let mount_evans = LinkSpec::builtin("mount-evans").ok_or("there is no link mount-evans")?;
     let links = [LinkSpec::Shm, mount_evans];
@@ -384,7 +385,7 @@ pub fn payload(chunks: u32, quiet: bool) -> Result<Value, String> {
 
 /// Measures messages whose frames have checksums against messages without, over shared memory, with the extents that hosts use.
 pub fn checksums(chunks: u32, quiet: bool) -> Result<Value, String> {
-    let [host, agent] = two_cpus()?;
+    let [host, agent] = cpus::two()?;
     pin(agent)?;
     let link = LinkSpec::Shm;
     let rig = |is_checked| Rig::new(&link, Options::payloads(&link), is_checked, host);

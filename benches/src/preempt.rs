@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use wave_compare::{PerRound, in_turns};
 use wave_core::clock::Nanos;
-use wave_experiments::measure::{Preempted, REST, ns_per, two_cpus};
+use wave_experiments::measure::{Preempted, REST, ns_per};
+use wave_process::cpus;
 use wave_user::{Attributes, Enclave, ThreadKind, preempt_point};
 use wave_workloads::rocksdb::Database;
 use wave_workloads::signal;
@@ -136,7 +137,7 @@ fn scans(enclave: &Enclave, database: &Arc<Database>) -> Result<(PerRound, f64),
 
 pub fn preempt() -> Result<serde_json::Value, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
-    let [host, other] = two_cpus()?;
+    let [host, other] = cpus::two()?;
     let mut database = Database::open_in_order(None).map_err(|error| text(&error))?;
     database.fill(KEYS, 64, |_, _| {}).map_err(|error| text(&error))?;
     let database = Arc::new(database);

@@ -19,11 +19,11 @@ use wave_compare::{PerRound, in_turns};
 use wave_core::link::{Home, Mapping, Port};
 use wave_core::queue::{Consumer, Producer, Ring, Tag};
 use wave_core::subsystem::SubsystemId;
-use wave_experiments::measure::{ns_per, pin, two_cpus};
+use wave_experiments::measure::{ns_per, pin};
 use wave_links::Memory;
 use wave_links::shm::ShmPort;
 use wave_links::socket::{Connection, Listener, Offer};
-use wave_process::places;
+use wave_process::{cpus, places};
 use wave_terminal::out;
 
 use crate::SEED;
@@ -284,7 +284,7 @@ impl Rtrb {
 }
 
 pub fn queue() -> Result<serde_json::Value, String> {
-    let [host, other] = two_cpus()?;
+    let [host, other] = cpus::two()?;
     pin(host)?;
     let (memory, fd) =
         Memory::create("wave-bench", LINES, 0, 0).map_err(|error| error.to_string())?;

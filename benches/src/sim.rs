@@ -24,10 +24,11 @@ use nexosim::time::MonotonicTime;
 use rand_distr::{Distribution, Exp1};
 use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
+use wave_process::cpus;
 use wave_sim::paper::{self, Rung};
 use wave_sim::queue::EventQueue;
 use wave_sim::random::{Stream, stream};
-use wave_workloads::cpu::{self, process_cpu_time_ns};
+use wave_workloads::cpu::process_cpu_time_ns;
 
 use wave_compare::{PerRound, in_turns};
 use wave_experiments::measure::pin;
@@ -333,7 +334,7 @@ fn ladder_cost() -> Result<[f64; 2], String> {
 }
 
 pub fn sim() -> Result<serde_json::Value, String> {
-    let cpus = cpu::allowed_cpus().map_err(|error| error.to_string())?;
+    let cpus = cpus::allowed().map_err(|error| error.to_string())?;
     pin(cpus[0])?;
     let [ours, theirs] = rates(16)?;
     let [ours_many, theirs_many] = rates(1024)?;

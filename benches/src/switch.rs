@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use wave_agent::{Registry, Seat, attach, run};
 use wave_compare::{PerRound, in_turns};
 use wave_core::clock::Nanos;
-use wave_process::places;
+use wave_process::{cpus, places};
 use wave_user::{Enclave, Mode, Options};
 
-use wave_experiments::measure::{pin, two_cpus};
+use wave_experiments::measure::pin;
 
 use crate::SEED;
 use crate::bench::Better::Lower;
@@ -94,7 +94,7 @@ fn handoffs(cpu: usize) -> Result<f64, String> {
 
 pub fn switch() -> Result<serde_json::Value, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
-    let [host, other] = two_cpus()?;
+    let [host, other] = cpus::two()?;
     let socket = places::socket("switch").map_err(|error| text(&error))?;
     let mut options = Options::new(socket);
     options.cpus = vec![host];

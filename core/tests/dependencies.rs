@@ -73,7 +73,7 @@ fn may_use(from: &str, to: &str) -> bool {
     let allowed: &[&str] = match from.as_str() {
         "core" | "clients" | "compare" | "confine" => &[],
         // The clients that send its loads.
-        "workloads" => &["clients"],
+        "workloads" => &["process", "clients"],
         "subsystems" | "process" => &["core"],
         "links" => &["core", "process"],
         "terminal" => &["process"],

@@ -81,13 +81,11 @@ fn members(set: &CpuSet) -> Vec<usize> {
 ///
 /// # Errors
 /// There is only one.
-pub fn two() -> io::Result<[usize; 2]> {
-    match allowed()?[..] {
+pub fn two() -> Result<[usize; 2], String> {
+    match allowed().map_err(|error| error.to_string())?[..] {
         [first, second, ..] => Ok([first, second]),
-        ref cpus => Err(io::Error::other(format!(
-            "two CPUs are needed, but this process may use only {}: see `taskset -pc $$`",
-            cpus.len()
-        ))),
+        _ => Err("two CPUs are needed, but this process may use only one: see `taskset -pc $$`"
+            .to_owned()),
     }
 }
 
@@ -216,6 +214,52 @@ fn is_virtual() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pinned_thread_may_use_only_its_cpu() {
+        let cpu = allowed().unwrap()[0];
+        std::thread::spawn(move || {
+            pin(&[cpu]).unwrap();
+            assert_eq!(allowed().unwrap(), [cpu]);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn a_pinned_thread_can_be_pinned_elsewhere() {
+        let cpus = allowed().unwrap();
+        let all = cpus.clone();
+        std::thread::spawn(move || {
+            for &cpu in &cpus {
+                pin(&[cpu]).unwrap();
+            }
+            pin(&cpus).unwrap();
+            assert_eq!(allowed().unwrap(), all);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn pinning_to_an_unavailable_cpu_changes_nothing_and_suggests_a_remedy() {
+        let before = allowed().unwrap();
+        // A CPU too large for a set, one that few machines have, and that one beside an available CPU.
+        for cpus in [&[1_000_000][..], &[1_023], &[before[0], 1_023]] {
+            let error = pin(cpus).unwrap_err().to_string();
+            let missing = cpus.last().unwrap();
+            assert!(error.starts_with(&format!("CPU {missing} ")), "{error}");
+            assert!(error.contains("AllowedCPUs="), "{error}");
+            assert_eq!(allowed().unwrap(), before);
+        }
+        assert!(pin(&[]).unwrap_err().to_string().contains("no CPU"));
+    }
+
+    #[test]
+    fn cpus_are_written_as_ranges() {
+        assert_eq!(ranges(&[0, 1, 2, 3, 8, 10, 11]), "0-3,8,10-11");
+        assert_eq!(ranges(&[]), "");
+    }
 
     #[test]
     fn cpus_are_near_by_the_cache_that_they_share() {

@@ -9,8 +9,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use wave_process::cpus;
 use wave_workloads::arrivals::{Class, Mix};
-use wave_workloads::cpu::{self, monotonic_ns};
+use wave_workloads::cpu::{monotonic_ns, yield_now};
 use wave_workloads::generator::{Request, Server};
 use wave_workloads::linux_threads::{self, Pool};
 use wave_workloads::recorder::{Latency, Recorder, Window, histogram};
@@ -33,9 +34,9 @@ fn run() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let keys = arguments.next().map_or(Ok(1_000_000), |text| text.parse())?;
     let value_bytes = arguments.next().map_or(Ok(100), |text| text.parse())?;
-    let cpus = cpu::allowed_cpus()?;
+    let cpus = cpus::allowed()?;
     let (first, last) = (cpus[0], cpus[cpus.len() - 1]);
-    cpu::pin_current_thread(first)?;
+    cpus::pin(&[first])?;
 
     let mut database = Database::open(None)?;
     let start_ns = monotonic_ns();
@@ -83,7 +84,7 @@ fn hand_over(cpu: usize) -> Result<(Latency, Latency), Box<dyn Error>> {
     let mut submits = histogram();
     for round in 0..ROUNDS / 4 {
         while pool.outstanding() > 0 {
-            cpu::yield_now();
+            yield_now();
         }
         // Long enough for the thread to fall asleep again.
         std::thread::sleep(Duration::from_micros(50));

@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
 
-use crate::cpu;
 use crate::generator::{Refused, Request, Server};
+use wave_process::cpus;
 
 /// A pool could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +34,7 @@ pub enum Error {
     Empty,
     /// The CPUs are not available to this process.
     #[error(transparent)]
-    Cpu(#[from] cpu::Error),
+    Cpu(#[from] io::Error),
     /// Linux refused to create another thread.
     #[error("thread {index} of {threads} could not be started: {error}; try fewer threads")]
     Thread { index: usize, threads: usize, error: io::Error },
@@ -100,7 +100,7 @@ impl Pool {
             let (shared, handler) = (pool.shared.clone(), handler.clone());
             let (cpus, ready) = (settings.cpus.clone(), ready.clone());
             let thread = Builder::new().name(format!("linux-pool-{index}")).spawn(move || {
-                let pinned = cpu::pin_current_thread_to(&cpus);
+                let pinned = cpus::pin(&cpus);
                 let serve = pinned.is_ok();
                 // Once another thread has failed, this answer has no receiver.
                 let _ = ready.send(pinned);
@@ -318,7 +318,7 @@ mod tests {
     }
 
     fn settings(threads: usize, queue_bound: usize) -> Settings {
-        Settings { threads, cpus: cpu::allowed_cpus().unwrap(), queue_bound }
+        Settings { threads, cpus: cpus::allowed().unwrap(), queue_bound }
     }
 
     proptest! {
@@ -395,10 +395,10 @@ mod tests {
 
     #[test]
     fn threads_run_on_the_given_cpus() {
-        let cpu = cpu::allowed_cpus().unwrap()[0];
+        let cpu = cpus::allowed().unwrap()[0];
         let settings = Settings { cpus: vec![cpu], ..settings(3, 10) };
         let mut pool = Pool::start(&settings, move |_, _| {
-            assert_eq!(cpu::allowed_cpus().unwrap(), [cpu]);
+            assert_eq!(cpus::allowed().unwrap(), [cpu]);
         })
         .unwrap();
         for id in 0..10 {

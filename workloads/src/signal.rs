@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use crate::cpu::{self, monotonic_ns};
+use crate::cpu::monotonic_ns;
+use wave_process::cpus;
 
 /// The signal to send. No other part of this project uses it.
 const SIGNAL: libc::c_int = libc::SIGUSR2;
@@ -40,7 +41,7 @@ pub fn to_handler_ns(
         let spins = scope.spawn(|| -> io::Result<()> {
             // SAFETY: takes nothing.
             let id = unsafe { libc::gettid() };
-            let pinned = cpu::pin_current_thread(receiver_cpu).map_err(io::Error::other);
+            let pinned = cpus::pin(&[receiver_cpu]).map_err(io::Error::other);
             receiver.store(id, Ordering::SeqCst);
             while !stop.load(Ordering::Relaxed) {
                 std::hint::spin_loop();
@@ -48,7 +49,7 @@ pub fn to_handler_ns(
             pinned
         });
         let sends = scope.spawn(|| {
-            let result = cpu::pin_current_thread(sender_cpu).map_err(io::Error::other);
+            let result = cpus::pin(&[sender_cpu]).map_err(io::Error::other);
             let result = result.and_then(|()| send(&receiver, rounds, rest_ns));
             stop.store(true, Ordering::Relaxed);
             result
@@ -119,7 +120,7 @@ mod tests {
 
     #[test]
     fn every_signal_is_handled_once_and_the_previous_handler_is_restored() {
-        let cpus = cpu::allowed_cpus().unwrap();
+        let cpus = cpus::allowed().unwrap();
         let (first, last) = (cpus[0], cpus[cpus.len() - 1]);
         // SAFETY: all zeros is a valid sigaction.
         let [mut before, mut after]: [libc::sigaction; 2] = unsafe { mem::zeroed() };

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use wave_process::cpus;
 use wave_workloads::arrivals::{Load, Mix};
-use wave_workloads::cpu;
 use wave_workloads::generator::{self, Seat};
 use wave_workloads::linux_threads::{self, Pool};
 use wave_workloads::point::Point;
@@ -21,7 +21,7 @@ fn every_request_sent_is_accounted_for() {
 
     let mix = Mix::get_only();
     let pool =
-        linux_threads::Settings { threads: 4, cpus: cpu::allowed_cpus().unwrap(), queue_bound: 16 };
+        linux_threads::Settings { threads: 4, cpus: cpus::allowed().unwrap(), queue_bound: 16 };
     let recorder = Arc::new(Recorder::new(&mix, pool.threads));
     let theirs = recorder.clone();
     let mut pool = Pool::start(&pool, move |request, thread| {

@@ -131,7 +131,7 @@ pub fn run(wanted: Wanted<'_>) -> Result<Ran, Failure> {
 /// With --all, keeps this process off the enclave's cores: it must not wait for the threads that it looks after.
 fn stay_outside(seats: &[Seat]) -> Result<(), Failure> {
     match seats {
-        [seat] if !seat.inside => sched::cpus::pin(&[seat.agent]).map_err(Failure::cannot),
+        [seat] if !seat.inside => wave_process::cpus::pin(&[seat.agent]).map_err(Failure::cannot),
         _ => Err(Failure::Cannot(
             "--all needs a CPU for the agent outside the enclave: leave one out of --cpus"
                 .to_owned(),

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use wave_compare::{PerRound, balanced_order};
-use wave_workloads::cpu;
+use wave_process::cpus;
 use wave_workloads::grpc::load::{ByKind, CallSettings, Generator, Kind as Call, Target};
 
 use self::attack::Attack;
@@ -210,8 +210,8 @@ fn drain(cpu: usize, attack: Attack) -> Result<f64, String> {
 }
 
 pub fn hostile(plan: &Plan, quiet: bool) -> Result<Value, String> {
-    let cpus = cpu::allowed_cpus().map_err(|error| error.to_string())?.len();
-    let [server, load] = wave_experiments::measure::two_cpus()?;
+    let cpus = cpus::allowed().map_err(|error| error.to_string())?.len();
+    let [server, load] = cpus::two()?;
     pin(load)?;
     let progress = Progress::new(u64::from(plan.chunks) + 1, quiet);
     progress.begin("starting servers");

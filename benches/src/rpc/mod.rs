@@ -14,6 +14,7 @@ use bytes::Bytes;
 use prost::Message;
 use serde_json::{Value, json};
 use wave_compare::{PerRound, balanced_order};
+use wave_process::cpus;
 use wave_workloads::cpu;
 use wave_workloads::grpc::load::{Answers, ByKind, CallSettings, Generator, Kind as Call, Target};
 use wave_workloads::grpc::proto::echo::Payload;
@@ -378,7 +379,7 @@ fn handler_ns() -> f64 {
 }
 
 pub fn rpc(plan: &Plan, quiet: bool) -> Result<Value, String> {
-    let cpus = cpu::allowed_cpus().map_err(|error| error.to_string())?;
+    let cpus = cpus::allowed().map_err(|error| error.to_string())?;
     let kinds = servers(&cpus)?;
     pin(kinds[0].1.load)?;
     let progress = Progress::new(u64::from(plan.chunks + WARM_UP) + 1, quiet);

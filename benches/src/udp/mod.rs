@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use wave_apps::launch;
 use wave_compare::{PerRound, balanced_order};
 use wave_experiments::measure::pin;
+use wave_process::cpus;
 use wave_terminal::Progress;
-use wave_workloads::cpu;
 use wave_workloads::udp::{Asked, ClosedLoad, Shape};
 
 pub use self::echo::echo;
@@ -84,7 +84,7 @@ const FRONT_8X1: usize = 5;
 const GRPC_8X1: usize = 6;
 
 pub fn udp(plan: &Plan, quiet: bool) -> Result<Value, String> {
-    let cpus = cpu::allowed_cpus().map_err(|error| error.to_string())?;
+    let cpus = cpus::allowed().map_err(|error| error.to_string())?;
     let [server, generator, ..] = cpus[..] else {
         return Err("the bench needs two CPUs: see `taskset -pc $$`".to_owned());
     };

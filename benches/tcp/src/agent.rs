@@ -11,6 +11,7 @@ use wave_agent::{Seat, ThreadFront, serve};
 use wave_front_tcp::{
     Captures, Door, DoorOptions, ReportSocket, SingleDatapath, TcpFront, TcpOptions, Traces,
 };
+use wave_process::cpus;
 use wave_tcp::congestion::Algorithm;
 use wave_tcp::control::Bounds;
 use wave_tcp::stages::recover::{GoBackN, Recovery, Sack};
@@ -51,7 +52,7 @@ pub fn run(args: &AgentArgs, allocator: &'static StatsAlloc<System>) -> Result<(
     if let Some(pid) = args.network_of {
         enter_network_of(pid)?;
     }
-    wave_agent::pin(args.cpu).map_err(|error| error.to_string())?;
+    cpus::pin(&[args.cpu]).map_err(|error| error.to_string())?;
     match (&args.interface, &args.tap, args.linux) {
         (Some(name), ..) => {
             let wire = Interface::open(&InterfaceOptions::new(name, args.address));

@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
+use wave_process::cpus;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
@@ -69,7 +70,7 @@ pub fn serve(cpu: usize) -> Result<(), String> {
     own_network()?;
     ip("link set lo up")?;
     raise_descriptors();
-    wave_agent::pin(cpu).map_err(|error| error.to_string())?;
+    cpus::pin(&[cpu]).map_err(|error| error.to_string())?;
     answer("ready")?;
     let mut held: Vec<TcpStream> = Vec::new();
     let mut lines = std::io::stdin().lines();

@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::Instant;
 
-use rustix::thread::CpuSet;
-
 /// The CPU time spent up to an instant, by process.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
@@ -133,16 +131,6 @@ pub fn status(pid: u32, key: &str) -> Result<u64, String> {
     let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
     let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
     number.ok_or_else(|| format!("{path} has no {key}"))
-}
-
-/// The first two CPUs that this process may use: the program's, which its agent shares, and the client's.
-pub fn two() -> Result<[usize; 2], String> {
-    let set = rustix::thread::sched_getaffinity(None).map_err(|error| error.to_string())?;
-    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect();
-    match cpus[..] {
-        [first, second, ..] => Ok([first, second]),
-        _ => Err("the bench needs two CPUs: see `taskset -pc $$`".to_owned()),
-    }
 }
 
 #[cfg(test)]

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use wave_compare::{PerRound, balanced_order};
-use wave_process::say;
+use wave_process::{cpus, say};
 
 use crate::client::Load;
-use crate::cpu::two;
 use crate::network::Network;
 use crate::process::Process;
 use crate::program::{Pieces, Role};
@@ -42,7 +41,7 @@ pub fn loss(output: &Output) -> Result<Value, String> {
     for (name, value) in settings {
         network.set(name, value)?;
     }
-    let (client, cpu) = (network.client.pid().to_string(), two()?[1].to_string());
+    let (client, cpu) = (network.client.pid().to_string(), cpus::two()?[1].to_string());
     let ends = ["--near", NEAR, "--near-address", LINUX, "--far", FAR, "--far-address", CLIENT];
     let words = [&["relay"], &ends[..], &["--network-of", &client, "--cpu", &cpu]].concat();
     let mut relay = Process::start(&words)?;

@@ -6,10 +6,10 @@ use std::process::Command;
 
 use nix::sched::{CloneFlags, setns, unshare};
 use tempfile::TempDir;
-use wave_process::say;
+use wave_process::{cpus, say};
 
 use crate::client::{Load, set};
-use crate::cpu::{Snapshot, Spent, tree, two};
+use crate::cpu::{Snapshot, Spent, tree};
 use crate::process::{Process, own};
 
 /// Ends of the cable: the program's, in this process's namespace, and the client's.
@@ -115,7 +115,7 @@ impl Network {
         if Command::new("ip").arg("-V").output().is_err() {
             return Err("ip(8) is not installed: type `sudo apt-get install iproute2`".into());
         }
-        let cpus = two()?;
+        let cpus = cpus::two()?;
         own_network()?;
         let folder = tempfile::tempdir()
             .map_err(|error| format!("cannot create a temporary folder: {error}"))?;

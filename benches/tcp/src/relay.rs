@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use wave_process::cpus;
 use wave_wires::{Adversity, Frame, Memory, Offload, RawPart, Sent, Tap, TapOptions, Wire};
 
 use crate::network::enter_network_of;
@@ -50,7 +51,7 @@ pub fn run(args: &RelayArgs) -> Result<(), String> {
     let near = open(&args.near, args.near_address)?;
     enter_network_of(args.network_of)?;
     let far = open(&args.far, args.far_address)?;
-    wave_agent::pin(args.cpu).map_err(|error| error.to_string())?;
+    cpus::pin(&[args.cpu]).map_err(|error| error.to_string())?;
     let mut taps = [near, far];
     let mut ends = pair(0, 0.0);
     let failed = |error: std::io::Error| format!("the bench's cable: {error}");

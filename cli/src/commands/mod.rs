@@ -35,8 +35,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use wave_agent::Registry;
 use wave_experiments::kinds::Kinds;
 use wave_lab::{policies, replay, trace};
-use wave_terminal::Failure;
-use wave_terminal::note;
+use wave_terminal::{Failure, note};
 
 /// Schedules threads, pages out memory, steers RPCs and speaks TCP with an agent in another process, over the queues of the Wave paper.
 #[derive(Debug, Parser)]

@@ -17,11 +17,11 @@ pub(crate) mod udp_report;
 use std::sync::Arc;
 
 use wave_apps::recording::{Logs, Recording};
+use wave_process::cpus;
 use wave_report::RunResult;
 use wave_report::model::{Ladder, Paired, SATURATION_SERVED, VariantResult};
 use wave_terminal::Progress;
 use wave_workloads::arrivals::Mix;
-use wave_workloads::cpu;
 use wave_workloads::point::Limits;
 
 use self::fields::Trials;
@@ -176,12 +176,12 @@ pub fn limits(workload: &Workload) -> Limits {
 
 /// Pins the calling thread to a place from which it may start housekeeping threads.
 pub(crate) fn pin_housekeeping(seating: &Seating, cpus: &[usize]) -> Result<(), Failure> {
-    cpu::pin_current_thread_to(&seating.housekeeping(cpus)).map_err(Failure::cannot)
+    cpus::pin(&seating.housekeeping(cpus)).map_err(Failure::cannot)
 }
 
 /// Pins the calling thread to the generator's CPU.
 pub(crate) fn take_generators_seat(seating: &Seating) -> Result<(), Failure> {
-    cpu::pin_current_thread(seating.generator).map_err(Failure::cannot)
+    cpus::pin(&[seating.generator]).map_err(Failure::cannot)
 }
 
 /// An empty result for a variant.

@@ -4,8 +4,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
+use wave_process::cpus;
 use wave_workloads::arrivals::Mix;
-use wave_workloads::cpu;
 use wave_workloads::generator::Request;
 use wave_workloads::recorder::Recorder;
 use wave_workloads::rocksdb::{self, Database};
@@ -42,7 +42,7 @@ impl Service {
         let shortest_ns = gets.map(|(&ns, _)| ns).min().unwrap_or(u64::MAX);
         // On a thread of its own, because pinning lasts.
         let calibrate = move || {
-            cpu::pin_current_thread(cpu).map_err(Failure::cannot)?;
+            cpus::pin(&[cpu]).map_err(Failure::cannot)?;
             Calibrated::new(database, Duration::from_nanos(shortest_ns)).map_err(Failure::cannot)
         };
         let calibrated = std::thread::spawn(calibrate).join();

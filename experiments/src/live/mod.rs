@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
+use wave_process::cpus;
 use wave_user::Enclave;
 use wave_workloads::cpu;
 
@@ -74,8 +75,8 @@ impl Live {
         let stopped = Arc::clone(&stop);
         let body = move || {
             // The first CPU is the generator's (see `run::seating`); any other will do.
-            if let Ok(cpus) = cpu::allowed_cpus() {
-                let _ = cpu::pin_current_thread(cpus[0]);
+            if let Ok(cpus) = cpus::allowed() {
+                let _ = cpus::pin(&[cpus[0]]);
             }
             let mut before = View::default();
             while !stopped.load(Ordering::SeqCst) {

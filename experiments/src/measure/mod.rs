@@ -5,25 +5,13 @@ pub mod sol;
 
 use std::time::Instant;
 
-use wave_workloads::cpu;
+use wave_process::cpus;
 
 pub use preempted::{Preempted, REST};
 
-/// The two CPUs of a bench: the host's and the agent's.
-pub fn two_cpus() -> Result<[usize; 2], String> {
-    let cpus = cpu::allowed_cpus().map_err(|error| error.to_string())?;
-    match cpus[..] {
-        [first, second, ..] => Ok([first, second]),
-        _ => Err(format!(
-            "a bench needs two CPUs, but this process may use only {}: see `taskset -pc $$`",
-            cpus.len()
-        )),
-    }
-}
-
 /// Pins the calling thread to `cpu`.
 pub fn pin(cpu: usize) -> Result<(), String> {
-    cpu::pin_current_thread(cpu).map_err(|error| error.to_string())
+    cpus::pin(&[cpu]).map_err(|error| error.to_string())
 }
 
 /// Runs `body`, which does `count` operations; returns nanoseconds per operation.

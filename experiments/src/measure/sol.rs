@@ -16,10 +16,11 @@ use wave_memory::beta::Sampling;
 use wave_memory::policies::sol::{Settings, Sol};
 use wave_memory::policies::{Explanation, Tiered, Tiering};
 use wave_memory::wire::{Reading, STRIP_BATCHES, Strip};
+use wave_process::cpus;
 
 use wave_compare::{PerRound, in_turns};
 
-use super::{pin, two_cpus};
+use super::pin;
 
 /// 100 GiB in strips of 16 MiB.
 pub const STRIPS: u32 = 6_400;
@@ -159,7 +160,7 @@ pub struct Iterations {
 
 /// Times iterations of SOL and of `peer`, which gets the round and the access words. Needs two CPUs.
 pub fn iterations(mut peer: impl FnMut(usize, &[[u64; 2]])) -> Result<Iterations, String> {
-    let cpus = two_cpus()?;
+    let cpus = cpus::two()?;
     pin(cpus[0])?;
     let words = access_words();
     let agents = |sampling: Sampling, count: u32| {

@@ -11,7 +11,8 @@ use std::time::Instant;
 
 use tokio::sync::mpsc::Receiver;
 use tokio_rustls::TlsAcceptor;
-use wave_agent::{pin, serve};
+use wave_agent::serve;
+use wave_process::cpus;
 
 use crate::admission::Admission;
 use crate::connect::{self, Door, Errand, Place};
@@ -100,7 +101,7 @@ impl CoreThread {
         let (own, first) = (Arc::clone(&ready), Arc::clone(first));
         let thread = thread::Builder::new().name(format!("wave-conn-{cpu}"));
         let thread = thread.spawn(move || {
-            let made = pin(cpu).map_err(FrontError::Cpu);
+            let made = cpus::pin(&[cpu]).map_err(|error| FrontError::Cpu(error.to_string()));
             let made = made.and_then(|()| make(common, remote, entrance, own));
             let (told, front) = match made {
                 Ok(front) => (Ok(()), Some(front)),

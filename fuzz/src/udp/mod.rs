@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use wave_compare::PerRound;
-use wave_process::places;
+use wave_process::{cpus, places};
 use wave_user::rpc::{Methods, Options, Server};
 use wave_workloads::udp::{Generator, Outcome, Settings};
 
@@ -22,7 +22,6 @@ use self::datagrams::Sender;
 pub use self::datagrams::Sent;
 use wave_apps::launch::{self, Process};
 use wave_terminal::{Failure, Progress, interrupt};
-use wave_workloads::cpu;
 
 /// Senders of the flood, each with a cookie of its own.
 const SENDERS: usize = 8;
@@ -133,10 +132,7 @@ impl Agent {
 /// # Errors
 /// The host, agent or client cannot start.
 pub fn run(plan: &Plan, quiet: bool) -> Result<Found, Failure> {
-    let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
-    let [server_cpu, load_cpu, ..] = cpus[..] else {
-        return Err(Failure::Cannot("the fuzzer needs two CPUs: see `taskset -pc $$`".to_owned()));
-    };
+    let [server_cpu, load_cpu] = cpus::two().map_err(Failure::Cannot)?;
     let socket = places::socket("fuzz-udp").map_err(Failure::cannot)?;
     let _socket = Removed(socket.clone());
     let mut options = Options::new(&socket).workers(1);
@@ -144,7 +140,7 @@ pub fn run(plan: &Plan, quiet: bool) -> Result<Found, Failure> {
     options.yields_cpu = true;
     let methods = Methods::new().unary("/wave.fuzz/Echo", |_, request| Ok(request.to_vec()));
     let _server = Server::start(options, methods).map_err(Failure::cannot)?;
-    cpu::pin_current_thread(load_cpu).map_err(Failure::cannot)?;
+    cpus::pin(&[load_cpu]).map_err(Failure::cannot)?;
     let address = UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
     let address = address.map_err(Failure::cannot)?;
     let words = format!(
@@ -196,7 +192,7 @@ pub fn run(plan: &Plan, quiet: bool) -> Result<Found, Failure> {
             let is_over = AtomicBool::new(false);
             thread::scope(|scope| {
                 let flood = scope.spawn(|| {
-                    let _ = cpu::pin_current_thread(load_cpu);
+                    let _ = cpus::pin(&[load_cpu]);
                     flood(senders, count, plan.per_second, &is_over)
                 });
                 let measured = chunk(&mut good);

@@ -19,7 +19,7 @@ use super::proto::kv::{
     GetReply, GetRequest, PutReply, PutRequest, RangeReply, RangeRequest, store_server,
 };
 use super::store::{Range, Refusal, Store, echo, spin};
-use crate::cpu;
+use wave_process::cpus;
 
 /// Prefix of its threads' names, before their number.
 pub const THREADS: &str = "onhost-";
@@ -75,7 +75,7 @@ impl OnHost {
             let thread =
                 thread::Builder::new().name(format!("{THREADS}{number}")).spawn(move || {
                     if let Some(cpu) = place {
-                        cpu::pin_current_thread(cpu).map_err(io::Error::other)?;
+                        cpus::pin(&[cpu]).map_err(io::Error::other)?;
                     }
                     let runtime =
                         tokio::runtime::Builder::new_current_thread().enable_all().build()?;

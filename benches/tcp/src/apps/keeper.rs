@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use wave_process::cpus;
 
 use clap::Args;
 use rustix::io::Errno;
@@ -29,7 +30,7 @@ pub fn run(args: &KeeperArgs) -> Result<(), String> {
     // Workers whose master is killed become children of this process.
     set_child_subreaper(Some(getpid())).map_err(|error| failed(error.into()))?;
     // The server's processes inherit the CPU.
-    wave_agent::pin(args.cpu).map_err(|error| error.to_string())?;
+    cpus::pin(&[args.cpu]).map_err(|error| error.to_string())?;
     let log = File::create(&args.log).map_err(failed)?;
     let mut command = Command::new(&args.words[0]);
     command.args(&args.words[1..]).stdin(Stdio::null());

@@ -6,6 +6,7 @@ mod toe;
 use std::io::{self, ErrorKind};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
+use wave_process::cpus;
 
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -114,7 +115,7 @@ pub fn run(args: &ProgramArgs) -> Result<(), String> {
         enter_network_of(pid)?;
     }
     raise_descriptors();
-    wave_agent::pin(args.cpu).map_err(|error| error.to_string())?;
+    cpus::pin(&[args.cpu]).map_err(|error| error.to_string())?;
     let failed = |error: io::Error| format!("the bench's program: {error}");
     if let Some(address) = args.linux {
         let sockets = linux::Linux::listen(address, BACKLOG, args.demotes).map_err(failed)?;

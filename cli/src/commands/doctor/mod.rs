@@ -12,9 +12,8 @@ use serde_json::json;
 use wave_links::socket::Listener;
 use wave_linux::memory::{AccessBits, Pressure, swap_state};
 use wave_linux::record::{Recorder, Scope};
-use wave_process::places;
+use wave_process::{cpus, places};
 use wave_wires::{Tap, TapOptions};
-use wave_workloads::cpu;
 use wave_workloads::rocksdb::Database;
 
 use remedies::Remedies;
@@ -110,7 +109,7 @@ pub fn execute(args: &DoctorArgs) -> ExitCode {
                 })
             })
             .collect();
-        let machine = machine::machine(cpu::allowed_cpus().map_or(0, |cpus| cpus.len()));
+        let machine = machine::machine(cpus::allowed().map_or(0, |cpus| cpus.len()));
         let all = json!({ "scenarios_run": scenarios_run, "machine": machine, "checks": list });
         out!("{all}");
     } else {
@@ -141,7 +140,7 @@ fn checks(remedies: &Remedies) -> Vec<Check> {
     let check = |name, need, found, remedy| Check { name, need, found, remedy };
     let type_this = |command: &str| Some(command.to_owned());
     let again = || remedies.as_root("wave doctor");
-    let cpus_allowed = cpu::allowed_cpus().map_or(0, |cpus| cpus.len());
+    let cpus_allowed = cpus::allowed().map_or(0, |cpus| cpus.len());
     let groups = iommu_groups();
     let kernel = wave_confine::Kernel::ask();
     vec![
@@ -323,10 +322,10 @@ fn sockets() -> Result<String, String> {
 }
 
 fn pinning() -> Result<String, String> {
-    let cpus = cpu::allowed_cpus().map_err(|error| error.to_string())?;
+    let cpus = cpus::allowed().map_err(|error| error.to_string())?;
     // On a separate thread, because pinning outlasts the check.
     let pinned = std::thread::spawn(move || {
-        cpus.iter().try_for_each(|&cpu| cpu::pin_current_thread(cpu)).map(|()| cpus)
+        cpus.iter().try_for_each(|&cpu| cpus::pin(&[cpu])).map(|()| cpus)
     });
     let cpus = pinned.join().map_err(|_| "the test's thread panicked".to_owned())?;
     let cpus = cpus.map_err(|error| error.to_string())?;
@@ -344,7 +343,7 @@ fn parent(path: &Path) -> String {
 }
 
 fn cpus() -> Result<String, String> {
-    let cpus = cpu::allowed_cpus().map_err(|error| error.to_string())?;
+    let cpus = cpus::allowed().map_err(|error| error.to_string())?;
     let seating = seating::seat(&cpus, 1, 1);
     if seating.is_tight() {
         Err(format!("{} may be used, so seats are shared: {seating}", cpus.len()))

@@ -10,9 +10,9 @@ use std::thread;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use wave_process::cpus;
 use wave_report::number::micros;
 use wave_terminal::{Failure, Progress, Table};
-use wave_workloads::cpu;
 use wave_workloads::point::{ClassLatency, GeneratorLag};
 
 /// Kind of load.
@@ -78,7 +78,7 @@ fn under_way<T: Send + 'static>(
     progress.begin(what);
     let (sender, over) = mpsc::channel();
     let generator = thread::spawn(move || {
-        let pinned = cpu.map_or(Ok(()), cpu::pin_current_thread).map_err(Failure::cannot);
+        let pinned = cpu.map_or(Ok(()), |cpu| cpus::pin(&[cpu])).map_err(Failure::cannot);
         let outcome = pinned.and_then(|()| load());
         drop(sender);
         outcome

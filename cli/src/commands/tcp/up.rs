@@ -13,7 +13,7 @@ use wave_front_tcp::{
     TcpOptions, Traces, WireKind, holder_of, steering_over,
 };
 use wave_process::cpus::Cpus;
-use wave_process::{say, tell};
+use wave_process::{cpus, say, tell};
 use wave_tcp::congestion::Algorithm;
 use wave_tcp::control::{Bounds, Ipv6Config};
 use wave_tcp::steering::{GROUPS_MAX, Steering};
@@ -427,7 +427,7 @@ fn run<W: Wire + Send + 'static>(
 
 /// Pins this thread to the first of these CPUs, after it has tried the others: threads of flow groups are pinned to those later.
 pub(super) fn pin_to_first(cpus: &[usize]) -> Result<(), Failure> {
-    cpus.iter().rev().try_for_each(|cpu| wave_agent::pin(*cpu)).map_err(Failure::cannot)
+    cpus.iter().rev().try_for_each(|cpu| cpus::pin(&[*cpu])).map_err(Failure::cannot)
 }
 
 /// Serves until Ctrl-C or SIGTERM, or until another agent has taken over.

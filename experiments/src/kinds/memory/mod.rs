@@ -22,7 +22,7 @@ use wave_linux::memory::{
     Enclave, Figures, Group, Options, Process, StartError, Stats, Swap, Zram,
 };
 use wave_memory::wire::STRIP_BYTES;
-use wave_workloads::cpu;
+use wave_process::cpus;
 use wave_workloads::recorder;
 
 use self::process::{INTERVAL, Interval, Order, Told};
@@ -102,10 +102,10 @@ pub fn run(
         })?;
     }
     let started = journal.started();
-    let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
+    let cpus = cpus::allowed().map_err(Failure::cannot)?;
     let seating = seating::seat(&cpus, 1, 1);
     // Agent, enclave and probe stay off the CPU that serves.
-    cpu::pin_current_thread_to(&seating.housekeeping(&cpus)).map_err(Failure::cannot)?;
+    cpus::pin(&seating.housekeeping(&cpus)).map_err(Failure::cannot)?;
     let progress = Progress::new(2 * memory.variants.len() as u64, quiet);
     journal.follow(&progress);
     progress.say(&planned(memory.variants.len() as u64, memory.run.seconds));

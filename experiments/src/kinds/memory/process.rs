@@ -16,8 +16,9 @@ use hdrhistogram::Histogram;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 use serde::{Deserialize, Serialize};
+use wave_process::cpus;
 use wave_workloads::arrivals::Arrivals;
-use wave_workloads::cpu::{self, monotonic_ns, yield_now};
+use wave_workloads::cpu::{monotonic_ns, yield_now};
 use wave_workloads::mapping::map_touch_unmap;
 use wave_workloads::recorder::{self, Latency};
 use wave_workloads::rocksdb::Database;
@@ -131,7 +132,7 @@ fn serve(input: &Receiver<String>, stop: &AtomicBool) -> Result<(), String> {
     let service = Duration::from_secs_f64(workload.service_us / 1e6);
     // On a thread of its own, because pinning lasts.
     let calibrate = || {
-        cpu::pin_current_thread(cpu).map_err(|error| text(&error))?;
+        cpus::pin(&[cpu]).map_err(|error| text(&error))?;
         Calibrated::new(database, service).map_err(|error| text(&error))
     };
     let calibrated = std::thread::scope(|scope| scope.spawn(calibrate).join());
@@ -148,7 +149,7 @@ fn serve(input: &Receiver<String>, stop: &AtomicBool) -> Result<(), String> {
     let start_ns = monotonic_ns();
     std::thread::scope(|scope| {
         let gets = scope.spawn(|| {
-            let pinned = cpu::pin_current_thread(cpu).map_err(|error| text(&error));
+            let pinned = cpus::pin(&[cpu]).map_err(|error| text(&error));
             let keys = Keys::new(&workload, seed);
             let wait = if shares_cpu { yield_now } else { spin_loop };
             pinned.and_then(|()| get_all(&calibrated, arrivals, keys, wait, start_ns, &meter, stop))

@@ -17,8 +17,8 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use wave_agent::TURNED_OUT;
+use wave_process::cpus;
 use wave_user::Mode;
-use wave_workloads::cpu;
 use wave_workloads::generator::{self, Refused, Report, Request, Server};
 use wave_workloads::point as measured;
 use wave_workloads::recorder::Latency;
@@ -97,7 +97,7 @@ fn one(
         let (terms, work, seating, is_over) = (&terms, &work, &seating, &is_over);
         let mut server = Counting { server, work, is_over };
         let generator = scope.spawn(move || -> Result<(Report, u64), Failure> {
-            cpu::pin_current_thread(seating.generator).map_err(Failure::cannot)?;
+            cpus::pin(&[seating.generator]).map_err(Failure::cannot)?;
             let load = terms.load(times.load_per_second);
             let report = generator::run(load, &terms.settings, &work.recorder, &mut server);
             Ok((report, server.server.refused))

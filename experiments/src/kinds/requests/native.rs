@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use wave_apps::machine;
 use wave_apps::recording::Recording;
+use wave_process::cpus;
 use wave_report::RunResult;
 use wave_report::model::SATURATION_LIMIT_US;
 use wave_terminal::{Failure, Progress};
-use wave_workloads::cpu;
 
 use super::scenario::{Kind, Machine, Scenario};
 use super::{chaos, crash, enclaves, ladder, load};
@@ -76,7 +76,7 @@ pub fn run(
     record: Option<&Path>,
     journal: &Journal,
 ) -> Result<Finished, Failure> {
-    let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
+    let cpus = cpus::allowed().map_err(Failure::cannot)?;
     let started = journal.started();
     let link_facts = links::facts_of_all(scenario.agents().map(|agent| &agent.link))?;
     let how = How::of(scenario, cpus.len());

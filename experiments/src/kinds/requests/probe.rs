@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use wave_core::link::{Doorbell, Waiter};
 use wave_links::EventFd;
+use wave_process::cpus;
 use wave_sched::policies;
 use wave_user::ThreadKind;
 use wave_workloads::arrivals::{Load, Mix};
-use wave_workloads::cpu::{self, monotonic_ns};
+use wave_workloads::cpu::{monotonic_ns, yield_now};
 use wave_workloads::generator::{Request, Seat, Server, Settings};
 use wave_workloads::recorder::Window;
 
@@ -65,7 +66,7 @@ impl Native {
             service_us: Some(range_us),
             operation: Operation::Range,
         });
-        let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
+        let cpus = cpus::allowed().map_err(Failure::cannot)?;
         let seating = seating::seat(&cpus, 1, 1);
         let service = Service::open(&base.workload, seating.workers[0], progress)?;
         Ok(Native { cpus, service: Arc::new(service), base })
@@ -128,7 +129,7 @@ impl Native {
 
     /// Runs work that pins its thread itself, without the pinning that a system's load left on the calling thread.
     pub fn unpinned<R>(&self, work: impl FnOnce() -> R) -> Result<R, Failure> {
-        cpu::pin_current_thread_to(&self.cpus).map_err(Failure::cannot)?;
+        cpus::pin(&self.cpus).map_err(Failure::cannot)?;
         Ok(work())
     }
 
@@ -149,7 +150,7 @@ impl Native {
         work: impl FnOnce() -> Result<R, Failure>,
     ) -> Result<R, Failure> {
         let cpus = &self.cpus[..self.cpus.len().min(count.into())];
-        cpu::pin_current_thread_to(cpus).map_err(Failure::cannot)?;
+        cpus::pin(cpus).map_err(Failure::cannot)?;
         work()
     }
 
@@ -158,11 +159,11 @@ impl Native {
     pub fn kicks(&self, rounds: usize, rest: Duration) -> Result<[Vec<f64>; 2], Failure> {
         let seating = self.seating();
         let bell = EventFd::new().map_err(Failure::cannot)?;
-        cpu::pin_current_thread(seating.generator).map_err(Failure::cannot)?;
+        cpus::pin(&[seating.generator]).map_err(Failure::cannot)?;
         let woken_ns = AtomicU64::new(0);
         std::thread::scope(|scope| {
             let sleeper = scope.spawn(|| {
-                let pinned = cpu::pin_current_thread(seating.workers[0]);
+                let pinned = cpus::pin(&[seating.workers[0]]);
                 for _ in 0..rounds {
                     bell.wait(None);
                     woken_ns.store(monotonic_ns(), Ordering::Release);
@@ -258,7 +259,7 @@ impl Bench<'_> {
         (0..rounds)
             .map(|_| {
                 let start_ns = monotonic_ns();
-                (0..YIELDS).for_each(|_| cpu::yield_now());
+                (0..YIELDS).for_each(|_| yield_now());
                 (monotonic_ns() - start_ns) as f64 / f64::from(YIELDS)
             })
             .collect()

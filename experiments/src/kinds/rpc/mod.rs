@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
-use wave_workloads::cpu;
+use wave_process::cpus;
 use wave_workloads::point::Limits;
 use wave_workloads::rocksdb::Database;
 
@@ -103,7 +103,7 @@ pub fn run(
     record: Option<&Path>,
     journal: &Journal,
 ) -> Result<Finished, Failure> {
-    let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
+    let cpus = cpus::allowed().map_err(Failure::cannot)?;
     enough_cpus(scenario.host.cores, cpus.len(), &scenario.name, ("host.cores", true))?;
     let (started, trials) = (journal.started(), scenario.run.trials());
     let gets = 1.0 - scenario.workload.range_percent / 100.0;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use wave_process::cpus;
 use wave_user::rpc::Server;
-use wave_workloads::cpu;
 use wave_workloads::udp::{Asked, ClosedLoad, Shape};
 
 pub use self::result::{Row, UdpResult};
@@ -72,7 +72,7 @@ struct System {
 
 /// Runs `scenario` from the calling thread, which sends the load. Measurements that `journal` has are not repeated.
 pub fn run(scenario: &Udp, quiet: bool, journal: &Journal) -> Result<UdpResult, Failure> {
-    let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
+    let cpus = cpus::allowed().map_err(Failure::cannot)?;
     enough_cpus(scenario.host.workers, cpus.len(), &scenario.name, ("host.workers", false))?;
     let seating = seating::seat(&cpus, scenario.host.workers as usize, 1);
     let (values, rounds) = (scenario.run.outstanding.len() as u64, u64::from(scenario.run.rounds));

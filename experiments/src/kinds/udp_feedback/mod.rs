@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use wave_process::cpus;
 use wave_user::rpc::Server;
-use wave_workloads::cpu;
 use wave_workloads::recorder::decode;
 use wave_workloads::udp::{Asked, ClosedLoad, Generator, Outcome, Settings, Shape};
 
@@ -141,7 +141,7 @@ pub fn run(
     quiet: bool,
     journal: &Journal,
 ) -> Result<FeedbackResult, Failure> {
-    let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
+    let cpus = cpus::allowed().map_err(Failure::cannot)?;
     enough_cpus(scenario.host.workers, cpus.len(), &scenario.name, ("host.workers", false))?;
     let seating = seating::seat(&cpus, scenario.host.workers as usize, 1);
     let rounds = u64::from(scenario.run.rounds);

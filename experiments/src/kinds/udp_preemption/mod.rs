@@ -10,9 +10,9 @@ mod serving;
 use std::sync::Arc;
 
 use wave_core::clock::Nanos;
+use wave_process::cpus;
 use wave_sched::oracles::{FirstInFirstOut, Oracle, RoundRobin};
 use wave_workloads::arrivals::Mix;
-use wave_workloads::cpu;
 use wave_workloads::generator::{self, Seat};
 
 pub use self::result::PreemptionResult;
@@ -104,7 +104,7 @@ pub fn run(
     quiet: bool,
     journal: &Journal,
 ) -> Result<PreemptionResult, Failure> {
-    let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
+    let cpus = cpus::allowed().map_err(Failure::cannot)?;
     enough_cpus(scenario.host.cores, cpus.len(), &scenario.name, ("host.cores", false))?;
     let seating = seating::seat(&cpus, scenario.host.cores as usize, 1);
     let loads = &scenario.run.loads_per_second;

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use wave_core::clock::Nanos;
 use wave_links::LentPayload;
-use wave_process::say;
+use wave_process::{cpus, say};
 use wave_tcp::counters::Counters;
 use wave_tcp::steering::Steering;
 use wave_wires::Wire;
@@ -35,7 +35,7 @@ impl<W: Wire + Send + 'static> FrontDatapath for Groups<W> {
             let cpu = (!self.cpus.is_empty()).then(|| self.cpus[at % self.cpus.len()]);
             let thread = std::thread::Builder::new().name(format!("flow group {at}"));
             group.thread = Some(thread.spawn(move || {
-                if let Some(Err(error)) = cpu.map(wave_agent::pin) {
+                if let Some(Err(error)) = cpu.map(|cpu| cpus::pin(&[cpu])) {
                     say!("wave tcp: flow group {at} is not pinned: {error}");
                 }
                 shared.run(wire.as_deref(), start);

@@ -44,7 +44,7 @@ fn code() -> Vec<u8> {
 
 /// Prints the counts of one run.
 pub fn measure() -> Result<(), Error> {
-    let online = sched::cpus::online()?;
+    let online = wave_process::cpus::online()?;
     let cores: Vec<usize> = online.into_iter().filter(|cpu| *cpu != SEAT).collect();
     if cores.is_empty() {
         return Err("the measurement needs at least two CPUs: one is the agent's".into());
@@ -227,7 +227,7 @@ impl Drop for Agent {
 
 /// Body of the agent's process.
 pub fn agent(socket: &Path, policy: &str) -> Result<(), Error> {
-    sched::cpus::pin(&[SEAT])?;
+    wave_process::cpus::pin(&[SEAT])?;
     let attached = attach(socket)?;
     let policy = Registry::shipped().make(policy, &attached.layout.config)?;
     wave_agent::run(attached, policy, (), Seat::Shared)?;

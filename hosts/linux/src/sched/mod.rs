@@ -37,7 +37,6 @@ use wave_core::snapshot::State;
 use wave_links::EventFd;
 use wave_links::memory::stay_resident;
 use wave_links::socket::{Listener, SocketError};
-pub use wave_process::cpus;
 
 pub use answers::ANSWERS;
 
@@ -398,7 +397,7 @@ pub fn spawn(mut command: Command) -> io::Result<Child> {
 /// Checks that these CPUs are distinct and online. Returns the online CPUs and the number of possible ones.
 fn check_cpus(cpus: &[usize]) -> Result<(Vec<usize>, usize), StartError> {
     let system = system("reading the list of CPUs");
-    let online = cpus::online().map_err(&system)?;
+    let online = wave_process::cpus::online().map_err(&system)?;
     for (at, &cpu) in cpus.iter().enumerate() {
         let what = if cpus[..at].contains(&cpu) {
             "is named twice"
@@ -409,7 +408,7 @@ fn check_cpus(cpus: &[usize]) -> Result<(Vec<usize>, usize), StartError> {
         };
         return Err(StartError::Cpu { cpu, what, online });
     }
-    Ok((online, cpus::possible().map_err(&system)?))
+    Ok((online, wave_process::cpus::possible().map_err(&system)?))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use wave_linux::memory::{Areas, Process, TargetError};
-use wave_linux::sched::cpus;
+use wave_process::cpus;
 
 const ROLE: &str = "WAVE_TEST_MEMORY_TARGET";
 const ANSWER: &str = "answer: ";

@@ -179,7 +179,7 @@ impl Puppet {
             move || {
                 // SAFETY: a system call that only reads this thread's id.
                 here.send(unsafe { libc::gettid() }).unwrap();
-                sched::cpus::pin(&cpus()).unwrap();
+                wave_process::cpus::pin(&cpus()).unwrap();
                 sched::join(0).unwrap();
                 while told.recv().is_ok() {
                     while !rests.load(Ordering::SeqCst) {
@@ -241,7 +241,7 @@ impl Hog {
         let body = {
             let (stop, spins) = (Arc::clone(&stop), Arc::clone(&spins));
             move || {
-                sched::cpus::pin(&[cpu]).unwrap();
+                wave_process::cpus::pin(&[cpu]).unwrap();
                 spins.store(true, Ordering::SeqCst);
                 while !stop.load(Ordering::SeqCst) {
                     std::hint::spin_loop();

@@ -12,7 +12,6 @@ use wave_core::clock::Nanos;
 use wave_core::layout::{AGENT_READY, Layout, PROTOCOL_VERSION, QueuePlace};
 use wave_core::link::{Doorbell, Home, Port, Window};
 use wave_core::outcome::Code;
-use wave_linux::sched;
 
 use crate::processes::{
     Agent, KernelLog, alone, assignment, count, finish, shell, start, wait_for, work,
@@ -116,7 +115,7 @@ impl Outsider {
         let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (ends, done) = (Arc::clone(&stop), Arc::clone(&rounds));
         let body = move || {
-            sched::cpus::pin(&[cpu]).unwrap();
+            wave_process::cpus::pin(&[cpu]).unwrap();
             while !ends.load(Ordering::SeqCst) {
                 done.fetch_add(1, Ordering::SeqCst);
                 std::thread::sleep(Duration::from_millis(1));

@@ -65,12 +65,12 @@ pub fn online(cpu: usize, on: bool) {
 
 /// Moves this thread, which makes decisions itself, to the agents' CPU.
 pub fn agents_cpu() {
-    sched::cpus::pin(&[*cpus().last().unwrap()]).unwrap();
+    wave_process::cpus::pin(&[*cpus().last().unwrap()]).unwrap();
 }
 
 /// The CPUs that are online.
 pub fn cpus() -> Vec<usize> {
-    sched::cpus::online().unwrap()
+    wave_process::cpus::online().unwrap()
 }
 
 /// Path of the socket where agents of an enclave attach.
