@@ -6,7 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 use wave_links::LentPayload;
-use wave_tcp::context::door::Cause;
+use wave_tcp::context::demotion::Cause;
 use wave_tcp::context::{Event, Request};
 use wave_tcp::control::{PayloadMemory, Shares};
 use wave_tcp::datapath::Ring;

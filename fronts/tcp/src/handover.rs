@@ -271,7 +271,7 @@ pub(crate) fn send_commit(to: &Connection) -> Result<(), SocketError> {
 pub(crate) fn send_stay(to: Connection) {
     match to.send_descriptors(STAY, &[]) {
         Ok(()) | Err(SocketError::HungUp) => {}
-        // The new agent takes over if this end closes. As long as it is open, that agent waits.
+        // The successor begins if this end closes. As long as it is open, that agent waits.
         Err(_) => std::mem::forget(to),
     }
 }

@@ -19,7 +19,7 @@ mod groups;
 mod handover;
 mod process;
 mod readers;
-mod refusals;
+mod refusal_log;
 mod report;
 mod report_socket;
 mod streams;

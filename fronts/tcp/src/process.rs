@@ -18,7 +18,7 @@ use wave_tcp::control::Owner;
 use wave_tcp::datapath::Ring;
 
 use crate::door::{Opened, owner_of};
-use crate::refusals::Peer;
+use crate::refusal_log::Peer;
 
 /// Most requests that [`Process::poll`] takes from one context before it turns to the next.
 pub const REQUESTS_PER_TURN: usize = 16;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use wave_core::clock::Nanos;
 use wave_tcp::congestion::ONE;
-use wave_tcp::context::door;
+use wave_tcp::context::demotion;
 use wave_tcp::control::{SocketInfo, Stack};
 use wave_tcp::datapath::{Fin, FlowId};
 use wave_tcp::packet::Cause;
@@ -66,7 +66,7 @@ fn socket(
         row["window_bytes"] = json!(receiving.edge.saturating_sub(receiving.received));
         row["wscale"] = json!([sending.scale, receiving.scale]);
         row["timestamps"] = json!(state.timestamps.is_some());
-        row["sack"] = json!(state.is_selective);
+        row["sack"] = json!(state.sack_permitted);
         row["ecn"] = json!(state.ecn.is_some());
         row["pacing_rate"] = json!(state.limits.bytes_per_second);
         // The connection's neutral state, except sequence numbers and timestamp offsets, with which strangers could forge
@@ -171,7 +171,7 @@ fn counters<D: FrontDatapath>(
         },
         "malformed": malformed,
     });
-    let by_cause = door::Cause::ALL.iter().zip(shared.demoted);
+    let by_cause = demotion::Cause::ALL.iter().zip(shared.demoted);
     let by_cause: serde_json::Map<String, Value> =
         by_cause.map(|(cause, count)| (cause.name().to_owned(), json!(count))).collect();
     all["demoted"] = json!(shared.demoted.iter().sum::<u64>());

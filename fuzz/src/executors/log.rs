@@ -108,8 +108,8 @@ impl Executor<Frame> for Recorder {
         self.inner.find(tuple)
     }
 
-    fn is_selective(&self) -> bool {
-        self.inner.is_selective()
+    fn uses_sack(&self) -> bool {
+        self.inner.uses_sack()
     }
 
     fn statistics(&mut self, id: FlowId) -> Option<Statistics> {

@@ -45,7 +45,7 @@ pub struct Watch {
     /// Number of duplicate acknowledgements without data, by position.
     duplicates: BTreeMap<u64, u32>,
     /// Whether both sides have selective acknowledgements.
-    is_selective: bool,
+    sack_permitted: bool,
     /// Highest position that the peer has reported behind a gap, and the highest acknowledgement that the engine has processed.
     reported: u64,
     taken: u64,
@@ -93,7 +93,7 @@ impl Watch {
             sent: 0,
             sendings: Vec::new(),
             duplicates: BTreeMap::new(),
-            is_selective: established.is_selective,
+            sack_permitted: established.sack_permitted,
             reported: 0,
             taken: 0,
             arrived: BTreeMap::new(),
@@ -134,7 +134,7 @@ impl Watch {
         let Some(ack) = ack.position(near.0, near.1) else { return };
         let edge = ack + (u64::from(segment.window) << self.send_scale);
         self.peer_edge = self.peer_edge.max(edge);
-        for (_, behind) in segment.options.sack_blocks().iter().filter(|_| self.is_selective) {
+        for (_, behind) in segment.options.sack_blocks().iter().filter(|_| self.sack_permitted) {
             let end = behind.position(near.0, near.1).filter(|end| *end <= self.sent);
             self.reported = self.reported.max(end.unwrap_or(0));
         }
@@ -294,7 +294,7 @@ impl Watch {
     /// Checks that selective acknowledgements cover only bytes that arrived.
     fn check_blocks(&self, segment: &TcpSegment, near: (u64, Seq)) -> Result<(), Broken> {
         let blocks = segment.options.sack_blocks();
-        if !blocks.is_empty() && !self.is_selective {
+        if !blocks.is_empty() && !self.sack_permitted {
             let what = "SACK blocks were sent, but not agreed on in the handshake".to_owned();
             return Err((Oracle::SackOfReceived, what));
         }

@@ -48,5 +48,7 @@ pub use stream::{Readiness, Stream};
 pub use toe::{Options, StreamId, Toe};
 pub use wave_core::clock::Nanos;
 pub use wave_links::payload::Part;
-pub use wave_tcp::context::{HostFailure, KeepAlive, Sharing, SocketOptions, Tail, TcpInfo, door};
+pub use wave_tcp::context::{
+    HostFailure, KeepAlive, Sharing, SocketOptions, Tail, TcpInfo, demotion,
+};
 pub use zero_copy::{Readable, Reserved};

@@ -17,7 +17,7 @@ use rustix::net::{
     shutdown, socket_with,
 };
 use wave_posix::Identity;
-use wave_posix::door::{Answer, Cause, Greeting, Shut};
+use wave_posix::demotion::{Answer, Cause, Greeting, Shut};
 use wave_readiness::Source;
 
 use crate::description::{Description, State};

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::ffi::c_int;
 
 use rustix::io::Errno;
-use wave_posix::door::Cause;
+use wave_posix::demotion::Cause;
 use wave_posix::{Checkpoint, HostFailure};
 use wave_readiness::EventFlags;
 

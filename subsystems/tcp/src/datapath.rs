@@ -451,7 +451,7 @@ pub struct Established {
     /// Timestamps, if both sides agreed on them.
     pub timestamps: Option<Timestamps>,
     /// Whether both sides agreed on selective acknowledgements (RFC 2018).
-    pub is_selective: bool,
+    pub sack_permitted: bool,
     /// ECN state, if both sides agreed on explicit congestion notification.
     pub ecn: Option<EcnState>,
     /// Small segments are sent without waiting for acknowledgements (TCP_NODELAY).
@@ -523,7 +523,7 @@ pub trait Datapath<F> {
     fn export(&mut self, flow: FlowId) -> Option<Established>;
 
     /// Whether handshakes should offer selective acknowledgements.
-    fn is_selective(&self) -> bool;
+    fn uses_sack(&self) -> bool;
 
     /// A flow's current state, for people and for the control plane's checks.
     fn inspect(&self, flow: FlowId) -> Option<Established>;

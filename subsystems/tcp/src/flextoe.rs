@@ -196,7 +196,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
     }
 
     /// Adds work by the control plane, ahead of all waiting input.
-    fn submit_work(&mut self, flow: FlowId, work: Work) {
+    fn run_work(&mut self, flow: FlowId, work: Work) {
         let mut held = core::mem::take(&mut self.held);
         while self.executor.room() == 0 {
             self.pop(true, &mut held);
@@ -259,7 +259,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
 
     /// The control plane has processed a flow's losses and marks.
     pub fn resume(&mut self, id: FlowId) {
-        self.submit_work(id, Work::Resume);
+        self.run_work(id, Work::Resume);
     }
 
     fn is_busy(&self) -> bool {
@@ -311,7 +311,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
         self.now = now;
         match command {
             Command::Retransmit | Command::DetectLoss | Command::ProbeTail | Command::Uncork => {
-                self.submit_work(id, Work::Command(command));
+                self.run_work(id, Work::Command(command));
             }
             _ => self.schedule.add_command(id, command),
         }
@@ -319,13 +319,13 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
 
     fn pace(&mut self, id: FlowId, limits: Limits) {
         self.schedule.pace(id, limits.bytes_per_second);
-        self.submit_work(id, Work::Pace(limits));
+        self.run_work(id, Work::Pace(limits));
     }
 
     fn set_path(&mut self, id: FlowId, path: Path) {
         self.drain();
         self.executor.set_path(id, path);
-        self.submit_work(id, Work::SetMss(path.mss));
+        self.run_work(id, Work::SetMss(path.mss));
     }
 
     fn drain_statistics(&mut self, budget: usize, read: &mut dyn FnMut(Statistics)) {
@@ -351,7 +351,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
     }
 
     fn freeze(&mut self, id: FlowId) {
-        self.submit_work(id, Work::Freeze);
+        self.run_work(id, Work::Freeze);
         // Later packets of the flow have no effect.
         self.drain();
     }
@@ -371,8 +371,8 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
         Some(established)
     }
 
-    fn is_selective(&self) -> bool {
-        self.executor.is_selective()
+    fn uses_sack(&self) -> bool {
+        self.executor.uses_sack()
     }
 
     fn inspect(&self, id: FlowId) -> Option<Established> {

@@ -12,7 +12,7 @@ use wave_wires::Wire;
 use super::{DOOR_DESCRIPTORS_MAX, TcpFront};
 use crate::door::DoorError;
 use crate::front_datapath::FrontDatapath;
-use crate::refusals::{Peer, Refusal};
+use crate::refusal_log::{Peer, Refusal};
 
 impl<W: Wire, D: FrontDatapath> TcpFront<W, D> {
     /// Descriptors that become readable when a process or an agent connects, or a reader sends or ends.

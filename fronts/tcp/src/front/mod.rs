@@ -36,7 +36,7 @@ use crate::door::{Door, WAITING_MAX};
 use crate::front_datapath::{FRAMES_PER_TURN, FrontDatapath, POLLS_PER_TURN, STEPS_PER_POLL};
 use crate::groups::{GroupWires, Groups, Sender};
 use crate::process::{Process, Received};
-use crate::refusals::{Refusal, Refusals, TAKES_NO_EVENTS};
+use crate::refusal_log::{Refusal, Refusals, TAKES_NO_EVENTS};
 use crate::report_socket::ReportSocket;
 use crate::streams::Streams;
 use crate::traces::{TRACES_MAX, Traces};
@@ -126,7 +126,7 @@ pub struct TcpFront<W, D = SingleDatapath> {
     replaceable: Option<Replaceable>,
     /// People are told of errors alone.
     is_quiet: bool,
-    /// Another agent has taken over.
+    /// A successor has replaced this agent.
     is_replaced: bool,
 }
 
@@ -486,12 +486,12 @@ impl<W: Wire, D: FrontDatapath> TcpFront<W, D> {
         self.wire_port.send_held(&self.processes, &mut |ticket| stack.complete(now, ticket));
     }
 
-    fn present(&self) -> impl Iterator<Item = &Process> {
+    fn live_processes(&self) -> impl Iterator<Item = &Process> {
         let here = self.processes.iter().flatten().filter(|admitted| !admitted.is_gone);
         here.map(|admitted| &admitted.process)
     }
 
-    fn present_mut(&mut self) -> impl Iterator<Item = &mut Process> {
+    fn live_processes_mut(&mut self) -> impl Iterator<Item = &mut Process> {
         let here = self.processes.iter_mut().flatten().filter(|admitted| !admitted.is_gone);
         here.map(|admitted| &mut admitted.process)
     }
@@ -558,7 +558,7 @@ impl<W: Wire, D: FrontDatapath> Front for TcpFront<W, D> {
             let soon = now + DOORS_CHECK_INTERVAL;
             self.next = Some(self.next.map_or(soon, |next| next.min(soon)));
         }
-        for process in self.present_mut() {
+        for process in self.live_processes_mut() {
             process.publish();
         }
         if polls_doors && self.poll_successors(now) {
@@ -578,7 +578,7 @@ impl<W: Wire, D: FrontDatapath> Front for TcpFront<W, D> {
             return;
         }
         self.stack.data.prepare_park();
-        self.present_mut().for_each(Process::park);
+        self.live_processes_mut().for_each(Process::park);
     }
 
     fn unpark(&mut self) {
@@ -587,6 +587,6 @@ impl<W: Wire, D: FrontDatapath> Front for TcpFront<W, D> {
             return;
         }
         self.stack.data.unpark();
-        self.present_mut().for_each(Process::unpark);
+        self.live_processes_mut().for_each(Process::unpark);
     }
 }

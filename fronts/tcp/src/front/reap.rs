@@ -12,7 +12,7 @@ use wave_wires::Wire;
 
 use super::{REQUESTS_PER_TURN, TcpFront};
 use crate::front_datapath::{FrontDatapath, STEPS_PER_POLL};
-use crate::refusals::Refusal;
+use crate::refusal_log::Refusal;
 
 /// Time for the wire to make room, when the front ends.
 const ROOM: Duration = Duration::from_micros(100);

@@ -1,4 +1,4 @@
-//! Replacement: the front hands its state to another agent, or takes over another agent's.
+//! Replacement: the front hands its state to a successor, or replaces another agent.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -126,7 +126,7 @@ impl<W: Wire, D: FrontDatapath> TcpFront<W, D> {
         Ok(front)
     }
 
-    /// Whether another agent has taken over. Then this one must touch nothing any more, not even by a drop.
+    /// Whether a successor has replaced this agent. Then this one must touch nothing any more, not even by a drop.
     pub fn is_replaced(&self) -> bool {
         self.is_replaced
     }
@@ -165,7 +165,9 @@ impl<W: Wire, D: FrontDatapath> TcpFront<W, D> {
         match self.hand_over(&connection) {
             Ok(()) => self.is_replaced = true,
             Err(error) => {
-                say!("wave tcp: another agent could not take over, so this one continues: {error}");
+                say!(
+                    "wave tcp: a successor could not replace this agent, so this one continues: {error}"
+                );
                 // Connections that are not frozen yet cannot be thawed.
                 let _ = self.drain(|front, _| front.stack.is_frozen());
                 let now = self.now();
@@ -202,7 +204,7 @@ impl<W: Wire, D: FrontDatapath> TcpFront<W, D> {
         self.stack.freeze();
         // A timer may have ended a connection in between, so segments may be in progress again.
         self.drain(|front, now| front.stack.is_at_rest(now) && front.stack.is_frozen())?;
-        self.present_mut().for_each(Process::publish);
+        self.live_processes_mut().for_each(Process::publish);
         let (kept, fds) = self.export_state();
         send(to, &kept, &fds)?;
         Ok(send_commit(to)?)

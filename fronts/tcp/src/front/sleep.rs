@@ -48,7 +48,7 @@ impl<W: Wire, D: FrontDatapath> ThreadFront for TcpFront<W, D> {
         let first = polled.len();
         polled.extend(self.door_fds().map(input));
         let doors = first..polled.len();
-        for process in self.present() {
+        for process in self.live_processes() {
             let [bell, line] = process.fds();
             // Nothing is ever read from the process's connection, so only its hang-up may wake the thread.
             polled.extend([input(bell), PollFd::from_borrowed_fd(line, PollFlags::RDHUP)]);

@@ -1,7 +1,7 @@
 //! Shared connections: the front's side of [`crate::streams`].
 
 use wave_core::clock::Nanos;
-use wave_tcp::context::door::Cause;
+use wave_tcp::context::demotion::Cause;
 use wave_tcp::context::{ContextId, Event, FILL_MAX, Request};
 use wave_tcp::control::{RingCopy, Stack};
 use wave_tcp::datapath::FlowId;
@@ -10,7 +10,7 @@ use wave_wires::{Frame, Wire};
 use super::TcpFront;
 use crate::admitted::Lent;
 use crate::front_datapath::FrontDatapath;
-use crate::refusals::{Refusal, TAKES_NO_EVENTS};
+use crate::refusal_log::{Refusal, TAKES_NO_EVENTS};
 use crate::streams::{Need, Owner, Streams, Turn};
 use crate::wire_port::ProcessPayloads;
 
@@ -128,7 +128,7 @@ impl<W: Wire, D: FrontDatapath> TcpFront<W, D> {
         }
     }
 
-    /// Hands the requests that wait for a process to the stack: another agent takes over.
+    /// Hands the requests that wait for a process to the stack: a successor replaces this agent.
     pub(super) fn release_takeovers(&mut self, now: Nanos) {
         let takeovers: Vec<(ContextId, Request)> = self.streams.drain_takeovers().collect();
         takeovers.into_iter().for_each(|(from, request)| self.take(now, from, request));

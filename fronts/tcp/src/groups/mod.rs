@@ -525,8 +525,8 @@ impl<W: Wire> Datapath<Frame> for Groups<W> {
         Some(established)
     }
 
-    fn is_selective(&self) -> bool {
-        Sack::IS_SELECTIVE
+    fn uses_sack(&self) -> bool {
+        Sack::USES_SACK
     }
 
     fn inspect(&self, flow: FlowId) -> Option<Established> {

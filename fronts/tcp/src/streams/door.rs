@@ -1,5 +1,5 @@
 //! The door for processes that want to use a connection of another process: by its secret, they ask the agent to make the
-//! connection a stream of the kernel's. The dialogue is that of [`wave_tcp::context::door`].
+//! connection a stream of the kernel's. The dialogue is that of [`wave_tcp::context::demotion`].
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::{RecvFlags, recv};
 use wave_core::clock::Nanos;
-use wave_tcp::context::door::{Answer, Greeting};
+use wave_tcp::context::demotion::{Answer, Greeting};
 
 /// Event data of the door's sockets.
 pub(super) const DOOR: u64 = 0;

@@ -21,7 +21,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
-use wave_tcp::context::door::{Answer, Cause};
+use wave_tcp::context::demotion::{Answer, Cause};
 use wave_tcp::context::{ContextId, Request};
 use wave_tcp::control::HeldFlow;
 use wave_tcp::datapath::FlowId;

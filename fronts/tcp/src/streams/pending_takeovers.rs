@@ -35,7 +35,7 @@ impl Streams {
         self.takeovers.retain(|takeover| takeover.from.process != process);
     }
 
-    /// All requests that wait: another agent takes over.
+    /// All requests that wait: a successor replaces this agent.
     pub(crate) fn drain_takeovers(&mut self) -> impl Iterator<Item = (ContextId, Request)> {
         std::mem::take(&mut self.takeovers)
             .into_iter()

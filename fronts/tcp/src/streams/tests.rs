@@ -1,4 +1,4 @@
-//! Shared connections without a stack: the door, and what another agent takes over.
+//! Shared connections without a stack: the door, and what a successor gets.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,10 +7,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, getsockname, socket_with};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use wave_tcp::context::Filled;
-use wave_tcp::context::door::Greeting;
+use wave_tcp::context::demotion::Greeting;
 use wave_tcp::datapath::Ring;
 
-use wave_tcp::context::door::Shut;
+use wave_tcp::context::demotion::Shut;
 
 use super::*;
 

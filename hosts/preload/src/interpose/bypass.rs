@@ -3,7 +3,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 
-use wave_posix::door::Cause;
+use wave_posix::demotion::Cause;
 
 use super::exec::environ;
 use super::exec_target::{Named, has_library};

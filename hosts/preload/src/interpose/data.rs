@@ -6,7 +6,7 @@ use std::io::{IoSlice, IoSliceMut};
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, ssize_t};
 use rustix::io::Errno;
 use smallvec::SmallVec;
-use wave_posix::door::Cause;
+use wave_posix::demotion::Cause;
 
 use super::files::demote;
 use super::process::{is_ours, sockets};

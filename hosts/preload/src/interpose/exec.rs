@@ -3,7 +3,7 @@
 use std::cell::LazyCell;
 use std::ffi::{c_char, c_int, c_void};
 
-use wave_posix::door::Cause;
+use wave_posix::demotion::Cause;
 
 use super::exec_target::{Named, has_library};
 use super::next;

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
 use rustix::io::Errno;
-use wave_posix::door::Cause;
+use wave_posix::demotion::Cause;
 
 use super::process::{is_ours, is_private, is_vfork_child, with, with_or_new};
 use super::{Verdict, fail, next, next_point};

@@ -15,7 +15,7 @@ use rustix::fs::OFlags;
 use rustix::io::{Errno, FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::net::AddressFamily;
 use rustix::net::sockopt;
-use wave_posix::door::Cause;
+use wave_posix::demotion::Cause;
 use wave_posix::{Checkpoint, Identity, Sharing, address, address_words};
 use wave_readiness::EventFlags;
 

@@ -1,6 +1,6 @@
 //! Connections that become streams of the kernel's.
 
-use wave_posix::door::Cause;
+use wave_posix::demotion::Cause;
 
 use super::agents::Network;
 use super::blocking::{accept, close, connect, listener};

@@ -8,7 +8,7 @@
 //! and of `Layout::decisions` are the requests and events of context *n*. There is one doorbell per context, then the agent's;
 //! the only other file is the payload memory.
 
-pub mod door;
+pub mod demotion;
 mod entries;
 mod pause;
 mod reads;

@@ -119,7 +119,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             if !connection.is_tearing_down()
                 && let Some(state) = self.data.export(connection.flow)
             {
-                let restored = self.resume(now, &connection, &state);
+                let restored = self.reinstall(now, &connection, &state);
                 debug_assert!(restored.is_ok(), "its place has just become free");
             }
         }
@@ -189,7 +189,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.newest = newest;
         self.data.reserve_generations(newest);
         for (connection, established, deadline) in state.connections {
-            self.resume(now, &connection, &established)?;
+            self.reinstall(now, &connection, &established)?;
             self.acquire_share(connection.context.process, Kind::Connection);
             self.connections[connection.flow.index as usize] = Some(connection);
             self.set_timer(connection.flow.index, deadline);
@@ -218,7 +218,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     /// Installs a connection in the data path, under its old name.
-    fn resume(
+    fn reinstall(
         &mut self,
         now: Nanos,
         connection: &Connection,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::connection::Connection;
 use super::{GoneProcess, Stack};
-use crate::context::door::Shut;
+use crate::context::demotion::Shut;
 use crate::context::{ContextId, Filled, LastReads};
 use crate::datapath::{Datapath, Fin, FlowId, Ring};
 

@@ -476,7 +476,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.assign_slots(now);
         // Asked last: the control plane's commands above may have created work.
         let data_next = self.data.poll(now, 0, &mut self.data_outputs);
-        self.release_processes();
+        self.report_released();
         out.append(&mut self.out);
         let is_busy = !self.packets.is_empty()
             || !self.requests.is_empty()

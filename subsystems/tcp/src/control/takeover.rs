@@ -479,7 +479,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let (owner, owners_name) = (connection.context, connection.socket);
         self.count_accepted(owner.process, connection.listener.take());
         // If the owner has gone, this may have been its last connection.
-        self.release_process(owner.process);
+        self.queue_release(owner.process);
         (state.context, state.socket) = (context, socket);
         (state.receiving.ring, state.sending.ring) = (slot.receive, slot.send);
         (state.receiving.filled, state.sending.filled) = (filled.receive, filled.send);

@@ -101,8 +101,8 @@ impl<F: AsRef<[u8]>, R: Recovery> Executor<F> for Inline<F, R> {
         self.flows.find(tuple)
     }
 
-    fn is_selective(&self) -> bool {
-        R::IS_SELECTIVE
+    fn uses_sack(&self) -> bool {
+        R::USES_SACK
     }
 
     fn statistics(&mut self, id: FlowId) -> Option<Statistics> {

@@ -68,7 +68,7 @@ pub trait Executor<F> {
     fn find(&self, tuple: &Tuple) -> Option<FlowId>;
 
     /// Whether the protocol stage recovers by selective acknowledgements.
-    fn is_selective(&self) -> bool;
+    fn uses_sack(&self) -> bool;
 
     /// Reads and clears a flow's statistics.
     fn statistics(&mut self, id: FlowId) -> Option<Statistics>;
@@ -120,8 +120,8 @@ impl<F, E: Executor<F> + ?Sized> Executor<F> for Box<E> {
         (**self).find(tuple)
     }
 
-    fn is_selective(&self) -> bool {
-        (**self).is_selective()
+    fn uses_sack(&self) -> bool {
+        (**self).uses_sack()
     }
 
     fn statistics(&mut self, id: FlowId) -> Option<Statistics> {

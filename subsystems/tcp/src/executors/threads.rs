@@ -298,8 +298,8 @@ impl<F, R: Recovery> Executor<F> for Threads<F, R> {
         self.shared.pre.read().expect(PANICKED).find(tuple)
     }
 
-    fn is_selective(&self) -> bool {
-        R::IS_SELECTIVE
+    fn uses_sack(&self) -> bool {
+        R::USES_SACK
     }
 
     fn statistics(&mut self, id: FlowId) -> Option<Statistics> {

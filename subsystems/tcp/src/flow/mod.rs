@@ -51,7 +51,7 @@ pub(crate) mod tests {
                 filled: 1 << 16,
             },
             timestamps: None,
-            is_selective: false,
+            sack_permitted: false,
             ecn: None,
             is_eager: false,
             limits: Limits { window_bytes: 1 << 20, ..Limits::default() },

@@ -98,7 +98,7 @@ pub struct Protocol {
     /// Highest position sent when a loss was detected. Until it is acknowledged, duplicate acknowledgements are ignored.
     pub recover: u64,
     /// Both sides agreed on selective acknowledgements (RFC 2018).
-    pub is_selective: bool,
+    pub sack_permitted: bool,
     /// Present while data is lost or out of order, if the pool had one.
     pub disorder: Option<Box<Disorder>>,
     /// The peer's group in the pool.
@@ -343,7 +343,7 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         sending,
         receiving,
         timestamps,
-        is_selective,
+        sack_permitted,
         ecn,
         is_eager,
         limits,
@@ -371,7 +371,7 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         mss: sending.mss,
         duplicates: 0,
         recover: acknowledged,
-        is_selective,
+        sack_permitted,
         disorder: disorder(receiving.intervals, acknowledged),
         group: 0,
         timed_end: Seq(0),
@@ -466,7 +466,7 @@ pub fn join(tuple: Tuple, pre: &Pre, protocol: &Protocol, post: &Post) -> Establ
         timestamps: protocol
             .has_timestamps
             .then_some(Timestamps { recent: protocol.recent, offset: protocol.timestamp_offset }),
-        is_selective: protocol.is_selective,
+        sack_permitted: protocol.sack_permitted,
         ecn: protocol.ecn,
         is_eager: protocol.is_eager,
         limits: Limits {

@@ -32,7 +32,7 @@ use crate::stages::recover::Recovery;
 use crate::stages::transmit::{
     DataSegment, burst_bytes_max, is_blocked, is_held_by_nagle, transmit, window_probe,
 };
-use crate::stages::{host, pre};
+use crate::stages::{pre, update};
 use crate::summary::Summary;
 use crate::trace::{Point, Trace};
 use crate::tuples::Tuples;
@@ -493,7 +493,7 @@ fn process_request(
     }
     // Events go to the context that used the connection last.
     flow.context = context;
-    let done = host::apply_update(flow, update);
+    let done = update::apply_update(flow, update);
     flow.acknowledge_now |= done.opens_window;
     if done.is_wrong {
         flow.is_at_fault = true;

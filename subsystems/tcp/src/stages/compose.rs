@@ -4,7 +4,7 @@
 use wave_core::clock::Nanos;
 
 use super::acknowledge::milliseconds;
-use super::host;
+use super::update;
 use crate::context::Progress;
 use crate::flow::disorder::Disorder;
 use crate::flow::optional_time::OptionalTime;
@@ -44,7 +44,7 @@ pub fn compose_header(
     let echoes = flow.ecn.is_some_and(|ecn| ecn.is_echoing) && !flags.contains(Flags::RST);
     let flags = if echoes { flags | Flags::ECE } else { flags };
     let mut options = Options::default();
-    let may_sack = flow.is_selective && !flags.contains(Flags::RST);
+    let may_sack = flow.sack_permitted && !flags.contains(Flags::RST);
     let has_blocks =
         |disorder: &Disorder| !(disorder.intervals.is_empty() && disorder.duplicate.is_empty());
     let has_sack_blocks = flow.disorder.as_deref().is_some_and(has_blocks);
@@ -52,7 +52,7 @@ pub fn compose_header(
     if may_sack && bytes == 0 {
         add_sack_blocks(flow, &mut options);
     }
-    let window = host::advertise_window(flow);
+    let window = update::advertise_window(flow);
     flow.last_ack_sent = ack;
     flow.since_ack_bytes = 0;
     flow.acknowledge_at = OptionalTime::NONE;

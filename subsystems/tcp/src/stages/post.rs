@@ -103,11 +103,11 @@ mod tests {
         segment.options.sack_blocks().iter().map(|(start, end)| (at(*start), at(*end))).collect()
     }
 
-    fn flow(is_selective: bool, has_timestamps: bool) -> (Pre, Protocol) {
+    fn flow(sack_permitted: bool, has_timestamps: bool) -> (Pre, Protocol) {
         let stamps = Timestamps { recent: 0, offset: 0 };
         let timestamps = has_timestamps.then_some(stamps);
         let (pre, mut flow, _) =
-            split(&Established { is_selective, timestamps, ..established() }, Nanos(0));
+            split(&Established { sack_permitted, timestamps, ..established() }, Nanos(0));
         let disorder = flow.disorder.insert(Box::default());
         for start in [10, 30, 50, 70] {
             disorder.intervals.insert(Interval { start, end: start + 9 }, 4);

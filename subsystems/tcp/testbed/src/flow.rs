@@ -39,7 +39,7 @@ pub fn established(tuple: Tuple, bases: [Seq; 2], ring_bytes: u32) -> Establishe
             filled: ring_bytes,
         },
         timestamps: None,
-        is_selective: true,
+        sack_permitted: true,
         ecn: None,
         is_eager: false,
         limits: Limits { window_bytes: 1 << 20, ..Limits::default() },

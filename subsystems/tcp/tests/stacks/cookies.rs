@@ -97,7 +97,7 @@ fn options_survive_a_cookie_if_the_peer_has_timestamps() {
     // An MSS that the cookie cannot hold counts as the next smaller one; timestamps take 12 bytes.
     assert_eq!(state.sending.mss, 768 - 12);
     assert_eq!(state.timestamps.map(|stamps| stamps.recent), Some(10));
-    assert!(state.is_selective && state.ecn.is_none());
+    assert!(state.sack_permitted && state.ecn.is_none());
     assert_eq!(state.receiving.edge, u64::from(answer.segment.window));
     // Later timestamps are not older than the answer's.
     peer.write(b"hello");
@@ -116,7 +116,7 @@ fn without_timestamps_a_cookie_carries_only_the_mss() {
     assert!(!theirs.sack_permitted && theirs.scale.is_none() && theirs.timestamps.is_none());
     let state = opens(&mut peer, &[]);
     assert_eq!((state.sending.mss, state.sending.scale, state.receiving.scale), (1400, 0, 0));
-    assert!(!state.is_selective && state.timestamps.is_none() && state.ecn.is_none());
+    assert!(!state.sack_permitted && state.timestamps.is_none() && state.ecn.is_none());
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn selective_acknowledgements_are_negotiated_if_the_data_path_supports_them() {
         both.map(|machine| {
             let mut found = None;
             machine.stack.visit_sockets(&mut |shown: &SocketInfo| {
-                found = found.or(shown.established.map(|(_, state)| state.is_selective));
+                found = found.or(shown.established.map(|(_, state)| state.sack_permitted));
             });
             found
         })

@@ -46,8 +46,8 @@ impl Peer {
         let seq = self.seq;
         let [syn] = &self.open(&[])[..] else { panic!("no answer to a SYN") };
         assert_eq!(syn.segment.ack, Some(seq.plus(1)));
-        let is_selective = syn.segment.options.sack_permitted;
-        assert!(!is_selective, "the peer has not offered it (RFC 2018, section 2)");
+        let sack_permitted = syn.segment.options.sack_permitted;
+        assert!(!sack_permitted, "the peer has not offered it (RFC 2018, section 2)");
         self.socket
     }
 

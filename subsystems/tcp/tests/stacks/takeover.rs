@@ -3,7 +3,7 @@
 use std::net::SocketAddrV4;
 
 use wave_core::clock::Nanos;
-use wave_tcp::context::door::Shut;
+use wave_tcp::context::demotion::Shut;
 use wave_tcp::context::{ContextId, Event, FILL_MAX, Filled, Progress, Reason, Request, Update};
 use wave_tcp::control::Owner;
 use wave_tcp::datapath::{FlowId, Ring};

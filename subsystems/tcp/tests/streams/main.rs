@@ -25,7 +25,7 @@ fn engine(runs: Runs, super_bytes: u32, by: By) -> Engine {
     Box::new(FlexToe::over(&settings, runs.start(settings, by)))
 }
 
-fn established(side: usize, ring_bytes: u32, scale: u8, is_selective: bool) -> Established {
+fn established(side: usize, ring_bytes: u32, scale: u8, sack_permitted: bool) -> Established {
     let ends = [([10, 0, 0, 1], 4000), ([10, 0, 0, 2], 80)].map(SocketAddr::from);
     let tuple = Tuple { local: ends[side], remote: ends[1 - side] };
     let bases = [BASES[side], BASES[1 - side]];
@@ -33,7 +33,7 @@ fn established(side: usize, ring_bytes: u32, scale: u8, is_selective: bool) -> E
     (state.sending.mss, state.sending.scale, state.receiving.scale) = (MSS, scale, scale);
     Established {
         timestamps: Some(Timestamps { recent: 0, offset: side as u32 * 1000 }),
-        is_selective,
+        sack_permitted,
         ecn: Some(EcnState { echo: Echo::Exact, is_echoing: false, is_capable: true }),
         limits: Limits { window_bytes: 10 * u32::from(MSS), ..Limits::default() },
         ..state
@@ -91,8 +91,8 @@ fn exchange(
 ) -> Course {
     let mut rng = Pcg32::seed_from_u64(seed);
     let mut sides = [0, 1].map(|side| {
-        let is_selective = by == [By::Sack; 2] || moves > 0.0;
-        let mut established = established(side, ring_bytes, scale, is_selective);
+        let sack_permitted = by == [By::Sack; 2] || moves > 0.0;
+        let mut established = established(side, ring_bytes, scale, sack_permitted);
         if moves > 0.0 && seed.is_multiple_of(2) {
             established.limits.bytes_per_second = Some(RATE);
         }

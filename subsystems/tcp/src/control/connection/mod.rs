@@ -12,7 +12,7 @@ use super::options::KeptOptions;
 use super::rtt::{MAX, RoundTrip};
 use super::{Call, Stack};
 use crate::congestion::{AckSummary, Congestion};
-use crate::context::door::Shut;
+use crate::context::demotion::Shut;
 use crate::context::{ContextId, Filled, Reason, SocketOptions};
 use crate::datapath::{Command, Datapath, Established, Fin, FlowId, Limits, Statistics, Tuple};
 use crate::flow::optional_time::OptionalTime;

@@ -129,7 +129,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 _ => Event::Closed { socket },
             };
             self.notify(context, event);
-            self.release_process(context.process);
+            self.queue_release(context.process);
         }
         has_removed
     }
@@ -197,12 +197,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             self.gone.push_front(GoneProcess { process, next: to, reads });
         } else {
             self.lingering.push(process);
-            self.release_process(process);
+            self.queue_release(process);
         }
     }
 
     /// Releases a process that has gone, if nothing of it is left.
-    pub(in crate::control) fn release_process(&mut self, process: u16) {
+    pub(in crate::control) fn queue_release(&mut self, process: u16) {
         let Some(at) = self.lingering.iter().position(|one| *one == process) else { return };
         if !self.connections.iter().flatten().any(|one| one.context.process == process) {
             self.lingering.swap_remove(at);
@@ -213,7 +213,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     /// Releases the numbers of processes whose requests are all done: no request may be attributed to the next process with the
     /// same number.
-    pub(in crate::control) fn release_processes(&mut self) {
+    pub(in crate::control) fn report_released(&mut self) {
         let done = self.submitted - self.data.requests_in_flight() as u64;
         while let Some((process, before)) = self.released.front().copied()
             && before <= done

@@ -114,7 +114,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let theirs = handshake.options;
         let mss = theirs.mss.unwrap_or(MSS_DEFAULT);
         let mss = MSS.iter().rposition(|value| *value <= mss).unwrap_or(0);
-        let sack = self.data.is_selective() && theirs.sack_permitted;
+        let sack = self.data.uses_sack() && theirs.sack_permitted;
         let ecn = handshake.ecn.syn_ack_flags();
         let has_ecn = ecn != Flags::NONE;
         let stamped =

@@ -110,7 +110,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 recent: recent.map_or(0, |(value, _)| value),
                 offset: self.secrets.timestamp_offset(tuple),
             }),
-            is_selective: self.data.is_selective() && handshake.options.sack_permitted,
+            sack_permitted: self.data.uses_sack() && handshake.options.sack_permitted,
             ecn: handshake.ecn.outcome(self.algorithm.echo()),
             is_eager: false,
             limits: Limits { window_bytes: congestion.window(), ..Limits::default() },

@@ -325,7 +325,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 } else {
                     self.has_timestamps.then_some((stamp, 0))
                 },
-                sack_permitted: self.data.is_selective() && (!is_answer || theirs.sack_permitted),
+                sack_permitted: self.data.uses_sack() && (!is_answer || theirs.sack_permitted),
                 ..Options::default()
             },
         };

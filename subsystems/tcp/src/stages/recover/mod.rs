@@ -91,7 +91,7 @@ pub trait Recovery: Copy + Debug + Send + 'static {
     /// Number of out-of-order intervals that a receiver keeps, at most [`INTERVALS_MAX`].
     const INTERVALS: usize;
     /// Whether handshakes offer selective acknowledgements.
-    const IS_SELECTIVE: bool;
+    const USES_SACK: bool;
 
     /// Whether the sender may need a [`Disorder`](crate::flow::disorder::Disorder) from the pool to process a segment.
     fn needs_disorder(flow: &Protocol, summary: &Summary) -> bool;
@@ -129,7 +129,7 @@ pub struct Sack;
 
 impl Recovery for GoBackN {
     const INTERVALS: usize = 1;
-    const IS_SELECTIVE: bool = false;
+    const USES_SACK: bool = false;
 
     fn needs_disorder(_flow: &Protocol, _summary: &Summary) -> bool {
         false
@@ -174,11 +174,11 @@ impl Recovery for GoBackN {
 
 impl Recovery for Sack {
     const INTERVALS: usize = INTERVALS_MAX;
-    const IS_SELECTIVE: bool = true;
+    const USES_SACK: bool = true;
 
     fn needs_disorder(flow: &Protocol, summary: &Summary) -> bool {
         let [(first, behind), ..] = summary.sack;
-        let may_be_third = flow.duplicates >= DUP_THRESH - 1 && !flow.is_selective;
+        let may_be_third = flow.duplicates >= DUP_THRESH - 1 && !flow.sack_permitted;
         first != behind || may_be_third
     }
 
@@ -186,7 +186,7 @@ impl Recovery for Sack {
         // The bytes that the peer had before this acknowledgement: if it starts a recovery, the bytes that it newly delivers
         // count in that recovery, too (RFC 9937, 6.1).
         let prior = delivered(flow) - ack.newly_acked;
-        if !flow.is_selective {
+        if !flow.sack_permitted {
             return count_duplicates(flow, ack, prior, now);
         }
         if ack.newly_acked > 0 {
@@ -203,7 +203,7 @@ impl Recovery for Sack {
         }
         let has_probe_repaired = detect_tail_loss(flow, ack, duplicate);
         if flow.disorder.is_none() {
-            return recover_without_scoreboard(flow, prior) || has_probe_repaired;
+            return detect_loss_without_disorder(flow, prior) || has_probe_repaired;
         }
         note_overtaken(flow, now);
         track_retransmissions(flow, now);
@@ -222,14 +222,14 @@ impl Recovery for Sack {
         if flow.probe == Some(TailProbe::Wanted) {
             return tail_probe(flow);
         }
-        let in_flight = in_flight(flow);
+        let pipe = pipe(flow);
         let Loss { board, is_recovering, lost, high_rxt, lost_rxt, rxt_once, prr, .. } =
             flow.loss();
-        let mut room = u64::from(flow.window_bytes).saturating_sub(in_flight);
+        let mut room = u64::from(flow.window_bytes).saturating_sub(pipe);
         if *is_recovering {
-            room = prr.limit().saturating_sub(in_flight);
+            room = prr.limit().saturating_sub(pipe);
             // RFC 6675, section 5 (C): at least one segment at a time.
-            if in_flight > 0 && room < u64::from(flow.mss) {
+            if pipe > 0 && room < u64::from(flow.mss) {
                 room = 0;
             }
             for (from, end) in [(*high_rxt, *lost_rxt), (*rxt_once.max(high_rxt), *lost)] {
@@ -282,7 +282,7 @@ impl Recovery for Sack {
 
     fn overdue_at(flow: &Protocol) -> Option<Nanos> {
         let disorder = flow.disorder.as_ref()?;
-        if !flow.is_selective || is_after_timeout(flow) {
+        if !flow.sack_permitted || is_after_timeout(flow) {
             return None;
         }
         let Loss { overtaken, lost, overtaken_at, mark, board, .. } = &disorder.loss;
@@ -296,7 +296,7 @@ impl Recovery for Sack {
 
     fn wants_tail_probe(flow: &Protocol) -> bool {
         let Loss { is_recovering, board, .. } = flow.loss();
-        flow.is_selective
+        flow.sack_permitted
             && flow.outstanding() > 0
             && flow.next == flow.highest
             && flow.acknowledged >= flow.recover
@@ -309,7 +309,7 @@ impl Recovery for Sack {
 /// Looks for losses. `prior` is the number of bytes that the peer had before the event that made us look. Returns the same as
 /// [`Recovery::on_acknowledgement`].
 fn detect_loss(flow: &mut Protocol, prior: u64, now: Nanos) -> bool {
-    if !flow.is_selective || flow.disorder.is_none() || is_after_timeout(flow) {
+    if !flow.sack_permitted || flow.disorder.is_none() || is_after_timeout(flow) {
         return false;
     }
     let is_lost_again = detect_lost_retransmission(flow, now);
@@ -342,7 +342,7 @@ pub fn reset_recovery(flow: &mut Protocol) {
 }
 
 /// Detects a loss without a scoreboard, because the pool had none: three duplicates are a loss, as for [`GoBackN`].
-fn recover_without_scoreboard(flow: &mut Protocol, prior: u64) -> bool {
+fn detect_loss_without_disorder(flow: &mut Protocol, prior: u64) -> bool {
     let is_loss = flow.duplicates >= DUP_THRESH && flow.acknowledged >= flow.recover;
     if is_loss {
         enter_recovery(flow, prior);
@@ -362,9 +362,9 @@ fn enter_recovery(flow: &mut Protocol, prior: u64) {
     flow.recover = flow.highest;
     flow.next = flow.highest;
     flow.until_resumed = Some(1);
-    let in_flight = in_flight(flow);
+    let pipe = pipe(flow);
     if let Some(disorder) = &mut flow.disorder {
-        disorder.loss.prr = Prr::new(prior, flow.highest, in_flight, flow.mss);
+        disorder.loss.prr = Prr::new(prior, flow.highest, pipe, flow.mss);
     }
 }
 
@@ -373,10 +373,10 @@ fn update_prr(flow: &mut Protocol, is_safe: bool) {
     if !flow.loss().is_recovering {
         return;
     }
-    let (has, in_flight) = (delivered(flow), in_flight(flow));
+    let (has, pipe) = (delivered(flow), pipe(flow));
     let (window, mss) = (flow.window_bytes, flow.mss);
     if let Some(disorder) = &mut flow.disorder {
-        disorder.loss.prr.on_acknowledgement(has, in_flight, window, mss, is_safe);
+        disorder.loss.prr.on_acknowledgement(has, pipe, window, mss, is_safe);
     }
 }
 
@@ -452,7 +452,7 @@ fn delivered(flow: &Protocol) -> u64 {
 /// Bytes that a peer without selective acknowledgements has reported by duplicates (RFC 6582 inflates the window by them).
 fn duplicate_ack_bytes(flow: &Protocol) -> u64 {
     // After a timeout, duplicates answer bytes that arrived twice.
-    if flow.is_selective || is_after_timeout(flow) {
+    if flow.sack_permitted || is_after_timeout(flow) {
         0
     } else {
         u64::from(flow.duplicates) * u64::from(flow.mss)
@@ -460,7 +460,7 @@ fn duplicate_ack_bytes(flow: &Protocol) -> u64 {
 }
 
 /// RFC 6675's pipe: bytes sent that the peer does not have and that are not lost, plus retransmitted bytes.
-fn in_flight(flow: &Protocol) -> u64 {
+fn pipe(flow: &Protocol) -> u64 {
     let sent = flow.disorder.as_ref().map_or(flow.next - flow.acknowledged, |disorder| {
         let Loss { board, lost, high_rxt, lost_rxt, rxt_once, .. } = &disorder.loss;
         board.missing_bytes(flow.acknowledged, *high_rxt)
@@ -493,7 +493,7 @@ mod tests {
 
     /// A connection with selective acknowledgements that has `written` bytes to send.
     fn flow(written: u64) -> Protocol {
-        let mut flow = split(&Established { is_selective: true, ..established() }, ms(0)).1;
+        let mut flow = split(&Established { sack_permitted: true, ..established() }, ms(0)).1;
         flow.written = written;
         flow.is_eager = true;
         flow.disorder = Some(Box::new(Disorder::default()));
@@ -761,7 +761,7 @@ mod tests {
     #[test]
     fn duplicate_acks_after_a_timeout_do_not_inflate_the_window() {
         let mut flow = flow(20_000);
-        flow.is_selective = false;
+        flow.sack_permitted = false;
         flow.window_bytes = 4_000;
         send(&mut flow, ms(0));
         go_back_n(&mut flow);
@@ -818,7 +818,7 @@ mod tests {
     /// RFC 3042 (limited transmit), before anything is borrowed.
     #[test]
     fn two_duplicate_acks_allow_two_new_segments() {
-        let mut flow = Protocol { disorder: None, is_selective: false, ..flow(10_000) };
+        let mut flow = Protocol { disorder: None, sack_permitted: false, ..flow(10_000) };
         (flow.window_bytes, flow.edge) = (4_000, 40_000);
         send(&mut flow, ms(0));
         for sent in [4_000, 5_000] {
@@ -830,7 +830,7 @@ mod tests {
     /// The same with NewReno.
     #[test]
     fn without_a_loan_three_duplicate_acks_without_sack_retransmit_everything() {
-        let mut flow = Protocol { disorder: None, is_selective: false, ..flow(10_000) };
+        let mut flow = Protocol { disorder: None, sack_permitted: false, ..flow(10_000) };
         send(&mut flow, ms(0));
         receive_ack(&mut flow, 2_000, &[], ms(10));
         let losses: Vec<_> =
@@ -906,7 +906,7 @@ mod tests {
                             prop_assert_eq!(flow.loss().board.missing_bytes(sent.position, end), u64::from(sent.bytes));
                             let Loss { is_recovering, prr, .. } = *flow.loss();
                             let most = if is_recovering { prr.limit() } else { flow.window_bytes.into() };
-                            prop_assert!(in_flight(&flow) <= most);
+                            prop_assert!(pipe(&flow) <= most);
                             prop_assert_eq!(sent.is_retransmission, sent.position < before || end <= before);
                         }
                     }

@@ -8,7 +8,7 @@ use std::fmt::Arguments;
 use serde_json::{Value, json};
 use wave_core::clock::Nanos;
 use wave_process::say;
-use wave_tcp::context::door::Cause;
+use wave_tcp::context::demotion::Cause;
 use wave_tcp::context::{HostFailure, Reason, Request};
 use wave_tcp::control::Call;
 
