@@ -198,7 +198,7 @@ fn say_interrupted() -> Result<(), Failure> {
 fn pairs(value: &Value) -> String {
     let mut rows = Vec::new();
     flatten("", value, &mut rows);
-    let mut table = Table::new(1, ["what", "value"]);
+    let mut table = Table::new(2, ["what", "value"]);
     for row in rows {
         table.push(row);
     }

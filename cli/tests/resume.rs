@@ -162,7 +162,7 @@ fn finished_points_of_a_native_run_are_not_measured_again() {
     let loads = results["paired"]["rows"][0]["loads"].as_array().expect("loads");
     assert_eq!(loads.len(), 3);
     for kept in &points {
-        let kept = &kept["found"]["outcome"]["measured"];
+        let kept = &kept["found"]["outcome"]["point"];
         let of_load = |load: &&Value| load["offered_per_second"] == kept["offered_per_second"];
         let load = loads.iter().find(of_load).expect("a load of the run");
         assert_eq!(load["p99_ns"].as_array().map(Vec::len), Some(20));

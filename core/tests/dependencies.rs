@@ -121,10 +121,8 @@ fn may_use(from: &str, to: &str) -> bool {
         "bakeoff" => &[
             "core",
             "process",
-            "links",
             "subsystems",
             "hosts",
-            "workloads",
             "terminal",
             "report",
             "scenario",
@@ -134,7 +132,6 @@ fn may_use(from: &str, to: &str) -> bool {
         "fuzz" => &[
             "core",
             "process",
-            "links",
             "wires",
             "subsystems",
             "clients",

@@ -212,3 +212,22 @@ pub fn facts(facts: &[(String, String)]) -> Markup {
 pub fn figure(svg: &str) -> Markup {
     html! { figure { (PreEscaped(svg)) } }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_on_a_page_has_names_on_one_line_and_classes_of_rows() {
+        let mut rows = Table::new(1, ["variant", "p99\nus", "slow-\ndowns"]);
+        rows.push(["a <b>", "12", "1"]);
+        rows.push_as("invalid", vec!["c".to_owned(), "(7)".to_owned()]);
+        let page = table(&rows).into_string();
+        assert!(
+            page.contains("<th class=\"n\">p99 µs</th><th class=\"n\">slowdowns</th>"),
+            "{page}"
+        );
+        assert!(page.contains(">a &lt;b&gt;</td><td class=\"n\">12</td>"), "{page}");
+        assert!(page.contains("<tr class=\"invalid\"><td class=\"\">c</td>"), "{page}");
+    }
+}

@@ -70,7 +70,12 @@ pub fn whole(result: &RunResult, facts: Vec<String>) -> String {
         sections.push(Section::new(&super::ladder::table(ladder), notes));
     } else if has_points {
         let (table, notes) = points(result);
-        sections.push(Section::new(&table.without(&ON_PAGE_ONLY), notes));
+        let mut table = table.without(&ON_PAGE_ONLY);
+        let points = || result.variants.iter().flat_map(|variant| &variant.points);
+        if points().all(|point| point.classes.len() <= 1) {
+            table = table.without(&["class"]);
+        }
+        sections.push(Section::new(&table, notes));
     }
     if result.ladder.is_none() {
         sections.extend(saturation(result).map(|(table, notes)| Section::new(&table, notes)));
@@ -108,7 +113,7 @@ pub fn points(result: &RunResult) -> (Table, Vec<String>) {
         "p99.9\nus",
     ];
     let head = head.into_iter().chain(ON_PAGE_ONLY).chain(["note"]);
-    let mut table = Table::new(1, head).text(&["class", "note"]);
+    let mut table = Table::new(1, head).with_text_in(&["class", "note"]);
     let mut invalid = Vec::new();
     for variant in &result.variants {
         let mut first = vec![variant.name.clone(), variant.workers.to_string()];
@@ -145,10 +150,6 @@ pub fn points(result: &RunResult) -> (Table, Vec<String>) {
                 after.fill(String::new());
             }
         }
-    }
-    let points = || result.variants.iter().flat_map(|variant| &variant.points);
-    if points().all(|point| point.classes.len() <= 1) {
-        table = table.without(&["class"]);
     }
     (table, invalid)
 }

@@ -8,9 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::Failure;
-use crate::Progress;
-use crate::counted;
+use crate::{Failure, Progress, counted};
 
 /// Folders to remove when the process is interrupted.
 static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());

@@ -48,42 +48,46 @@ impl Table {
 
     /// The table with text in the columns of these names as well.
     #[must_use]
-    pub fn text(mut self, names: &[&str]) -> Table {
+    pub fn with_text_in(mut self, names: &[&str]) -> Table {
         for column in &mut self.columns {
             column.is_number &= !names.contains(&column.name.as_str());
         }
         self
     }
 
-    /// Appends a row.
+    /// Appends a row. Missing cells are empty.
+    ///
+    /// # Panics
+    /// If there are more cells than columns.
     pub fn push(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
-        self.rows.push(cells.into_iter().map(Into::into).collect());
+        let mut cells: Vec<String> = cells.into_iter().map(Into::into).collect();
+        assert!(cells.len() <= self.columns.len(), "{cells:?} in {:?}", self.columns);
+        cells.resize(self.columns.len(), String::new());
+        self.rows.push(cells);
     }
 
     /// Appends a row that has a class of the style sheet on a page.
     pub fn push_as(&mut self, class: &'static str, cells: Vec<String>) {
         self.classes.insert(self.rows.len(), class);
-        self.rows.push(cells);
+        self.push(cells);
     }
 
     /// The table with these rows after its own.
     #[must_use]
     pub fn with(mut self, rows: impl IntoIterator<Item = Vec<String>>) -> Table {
-        self.rows.extend(rows);
+        rows.into_iter().for_each(|row| self.push(row));
         self
     }
 
-    /// The table without the columns of these names.
+    /// The table without the columns of these names; of several with one name, without the last.
     #[must_use]
     pub fn without(mut self, names: &[&str]) -> Table {
-        let keeps: Vec<bool> =
-            self.columns.iter().map(|column| !names.contains(&column.name.as_str())).collect();
-        fn keep<T>(cells: &mut Vec<T>, keeps: &[bool]) {
-            let mut keeps = keeps.iter();
-            cells.retain(|_| *keeps.next().unwrap_or(&true));
+        for name in names {
+            if let Some(at) = self.columns.iter().rposition(|column| column.name == *name) {
+                self.columns.remove(at);
+                self.rows.iter_mut().for_each(|row| drop(row.remove(at)));
+            }
         }
-        keep(&mut self.columns, &keeps);
-        self.rows.iter_mut().for_each(|row| keep(row, &keeps));
         self
     }
 
@@ -186,6 +190,6 @@ mod tests {
     fn a_column_goes_with_its_cells() {
         let table =
             Table::new(1, ["a", "b", "c"]).with([["1", "2", "3"].map(str::to_owned).into()]);
-        assert_eq!(table.without(&["b"]).text(&["c"]).plain(), " a  c\n 1  3");
+        assert_eq!(table.without(&["b"]).with_text_in(&["c"]).plain(), " a  c\n 1  3");
     }
 }

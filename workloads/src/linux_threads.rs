@@ -34,7 +34,7 @@ pub enum Error {
     Empty,
     /// The CPUs are not available to this process.
     #[error(transparent)]
-    Cpu(#[from] io::Error),
+    Cpu(io::Error),
     /// Linux refused to create another thread.
     #[error("thread {index} of {threads} could not be started: {error}; try fewer threads")]
     Thread { index: usize, threads: usize, error: io::Error },
@@ -118,7 +118,7 @@ impl Pool {
         }
         drop(ready);
         for pinned in started {
-            pinned?;
+            pinned.map_err(Error::Cpu)?;
         }
         Ok(pool)
     }

@@ -40,15 +40,16 @@ pub struct ClassLatency {
 }
 
 impl ClassLatency {
-    pub fn of((name, histogram): (&String, &Histogram<u64>)) -> ClassLatency {
+    /// The latencies in `histogram`, which counts nanoseconds.
+    pub fn of(name: &str, histogram: &Histogram<u64>) -> ClassLatency {
         let (latency, histogram) = (Latency::of(histogram), encode(histogram));
-        ClassLatency { name: name.clone(), latency, histogram }
+        ClassLatency { name: name.to_owned(), latency, histogram }
     }
 
     /// The latencies of each class.
     pub fn all(recorded: &Recorded) -> Vec<ClassLatency> {
-        let classes = recorded.classes.iter().map(|(name, histogram)| (name, histogram));
-        classes.map(ClassLatency::of).collect()
+        let classes = recorded.classes.iter();
+        classes.map(|(name, histogram)| ClassLatency::of(name, histogram)).collect()
     }
 }
 

@@ -41,7 +41,7 @@ pub fn to_handler_ns(
         let spins = scope.spawn(|| -> io::Result<()> {
             // SAFETY: takes nothing.
             let id = unsafe { libc::gettid() };
-            let pinned = cpus::pin(&[receiver_cpu]).map_err(io::Error::other);
+            let pinned = cpus::pin(&[receiver_cpu]);
             receiver.store(id, Ordering::SeqCst);
             while !stop.load(Ordering::Relaxed) {
                 std::hint::spin_loop();
@@ -49,7 +49,7 @@ pub fn to_handler_ns(
             pinned
         });
         let sends = scope.spawn(|| {
-            let result = cpus::pin(&[sender_cpu]).map_err(io::Error::other);
+            let result = cpus::pin(&[sender_cpu]);
             let result = result.and_then(|()| send(&receiver, rounds, rest_ns));
             stop.store(true, Ordering::Relaxed);
             result

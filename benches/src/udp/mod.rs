@@ -84,10 +84,7 @@ const FRONT_8X1: usize = 5;
 const GRPC_8X1: usize = 6;
 
 pub fn udp(plan: &Plan, quiet: bool) -> Result<Value, String> {
-    let cpus = cpus::allowed().map_err(|error| error.to_string())?;
-    let [server, generator, ..] = cpus[..] else {
-        return Err("the bench needs two CPUs: see `taskset -pc $$`".to_owned());
-    };
+    let [server, generator] = cpus::two()?;
     pin(generator)?;
     let progress = Progress::new(u64::from(plan.chunks + WARM_UP) + 1, quiet);
     progress.begin("starting servers");

@@ -4,11 +4,12 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
-use wave_process::cpus;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::net::sockopt::set_socket_linger;
+
+use wave_process::cpus;
 
 use crate::apps::exchange::App;
 use crate::apps::traffic::{self, Traffic};

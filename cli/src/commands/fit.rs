@@ -241,7 +241,7 @@ fn words(difference: &Difference) -> String {
 
 fn terminal(fit: &Fit, found: &Found) -> String {
     let mut values =
-        Table::new(1, ["value", "fitted", "range", "source"]).text(&["range", "source"]);
+        Table::new(1, ["value", "fitted", "range", "source"]).with_text_in(&["range", "source"]);
     for (value, x) in fit.values.iter().zip(&found.values) {
         let range = format!("{} to {}", value.low, value.high);
         values.push([value.name(), x.to_string(), range, value.source.clone()]);

@@ -129,12 +129,10 @@ struct UdpArgs {
 
 pub fn execute(command: &FuzzCommand) -> Result<ExitCode, Failure> {
     match &command.what {
-        None => {
-            return Ok(wave_lab::fuzz::execute(&Registry::shipped(), &[], &command.histories));
-        }
-        Some(What::Udp(args)) => udp(args),
-        Some(What::Tcp(args)) => tcp(args),
-    }?;
+        None => return Ok(wave_lab::fuzz::execute(&Registry::shipped(), &[], &command.histories)),
+        Some(What::Udp(args)) => udp(args)?,
+        Some(What::Tcp(args)) => tcp(args)?,
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -201,7 +199,7 @@ fn tcp(args: &TcpArgs) -> Result<(), Failure> {
 
 fn tcp_text(found: &tcp::Found) -> String {
     let counts = &found.counts;
-    let mut table = Table::new(1, ["what", "found"]);
+    let mut table = Table::new(2, ["what", "found"]);
     for (what, count) in [
         ("histories", found.seeds),
         ("violations", found.violations),
@@ -245,7 +243,7 @@ fn text(found: &Found) -> String {
         format!("{} us", short(median_ns / 1e3))
     };
     let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
-    let mut table = Table::new(1, ["what", "found"]);
+    let mut table = Table::new(2, ["what", "found"]);
     let rows = [
         ("datagrams, rounds", format!("{}, {}", sent.all(), found.rounds)),
         ("valid, mutated, random", format!("{}, {}, {}", sent.valid, sent.mutated, sent.random)),

@@ -115,7 +115,7 @@ fn chosen(ids: &[String]) -> Result<Vec<&'static str>, Failure> {
 }
 
 /// Columns that a terminal has no room for.
-const ON_PAGE_ONLY: [&str; 3] = ["meaning", "in the paper", "name"];
+const ON_PAGE_ONLY: [&str; 3] = ["what it is", "in the paper", "name"];
 
 /// Columns that inputs of the model do not have.
 const OF_RESULTS: [&str; 5] = ["spread", "kind", "interval", "width", "inside"];

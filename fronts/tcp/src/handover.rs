@@ -29,8 +29,7 @@ use wave_links::socket::{Connection, DESCRIPTORS_MAX, Listener, SocketError};
 use wave_tcp::control::{Address, Bounds, StackState};
 use wave_tcp::steering::{GROUPS_MAX, Steering};
 
-use crate::admitted::AdmissionCounters;
-use crate::admitted::KeptAdmitted;
+use crate::admitted::{AdmissionCounters, KeptAdmitted};
 use crate::streams::KeptStreams;
 
 /// Version of the format of everything that is handed over. Agents of different versions do not replace each other.

@@ -27,7 +27,7 @@ pub fn is_inside() -> bool {
     PLACE.get() != Place::Outside
 }
 
-/// DescriptorSet the thread as outside, in a child of fork(2): it may have forked while inside.
+/// Marks the thread as outside, in a child of fork(2): it may have forked while inside.
 #[cfg_attr(test, allow(dead_code))]
 pub fn forget() {
     PLACE.set(Place::Outside);
@@ -93,12 +93,12 @@ impl<T> Drop for Guard<'_, T> {
     }
 }
 
-/// DescriptorSet the calling thread as waiting for several descriptors, until dropped.
+/// Marks the calling thread as waiting for several descriptors, until dropped.
 #[derive(Debug)]
 pub struct Waiting(());
 
 impl Waiting {
-    /// DescriptorSet the thread; `None` if it is inside a call already.
+    /// Marks the thread; `None` if it is inside a call already.
     pub fn begin() -> Option<Waiting> {
         if is_inside() {
             return None;

@@ -134,7 +134,7 @@ pub fn enter<R>(call: impl FnOnce() -> R) -> R {
     THREAD.with(|thread| thread.enter(call).0)
 }
 
-/// DescriptorSet the thread as inside, until [`end`].
+/// Marks the thread as inside, until [`end`].
 pub fn begin() {
     THREAD.with(Thread::begin);
 }

@@ -41,7 +41,7 @@ pub struct Thread<'a> {
     mask: Option<SignalMask>,
     /// Sockets for which it waits, beside those in sets, and which other processes may have, too.
     shared: Vec<c_int>,
-    /// DescriptorSet the thread as inside the call.
+    /// Marks the thread as inside the call.
     _waiting: Waiting,
 }
 

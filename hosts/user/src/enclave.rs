@@ -111,10 +111,7 @@ pub enum StartError {
     #[error("{doing} failed: {error}")]
     System { doing: &'static str, error: std::io::Error },
     /// A host core could not be pinned.
-    #[error(
-        "host core {core} cannot be pinned to CPU {cpu}: {error}; \
-         `taskset -pc $$` shows which CPUs this process may use"
-    )]
+    #[error("host core {core} cannot be pinned to CPU {cpu}: {error}")]
     Pin { core: usize, cpu: usize, error: std::io::Error },
     /// The list of CPUs is not as long as the number of cores.
     #[error(

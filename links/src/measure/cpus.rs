@@ -1,5 +1,6 @@
 //! Pinning threads, and restoring their CPUs.
 
+use wave_process::cpus::pin_thread;
 pub(super) use wave_process::cpus::{allowed, pin};
 
 /// Restores the calling thread's CPUs on drop. Must stay in its thread.
@@ -11,8 +12,8 @@ pub(super) struct Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
-            // The thread had these CPUs before; if it may not use them any more, the system's decision stands.
-            let _ = pin(before);
+            // The thread had these CPUs before; if it may not use some of them any more, the system's decision stands.
+            let _ = pin_thread(0, before);
         }
     }
 }
@@ -34,7 +35,7 @@ pub(super) fn pin_here(warnings: &mut Vec<String>) -> (Pinned, Option<(usize, us
     let pinned = match pin(&[first]) {
         Ok(()) => Pinned { before: Some(before), ..not_pinned },
         Err(error) => {
-            warnings.push(format!("cannot pin a thread to CPU {first}: {error}"));
+            warnings.push(error.to_string());
             not_pinned
         }
     };

@@ -130,7 +130,7 @@ pub(super) fn two_threads(
                 woken.store(RealTime.now().0, Release);
                 answer.ring();
             }
-            pinned.err().map(|error| format!("cannot pin a thread to CPU {other}: {error}"))
+            pinned.err().map(|error| error.to_string())
         });
         let mut round = 0;
         for _ in 0..effort.chunks {

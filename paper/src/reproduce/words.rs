@@ -124,7 +124,7 @@ pub fn table(rows: &[&Row]) -> Table {
     let head = [
         "group",
         "figure",
-        "meaning",
+        "what it is",
         "paper",
         "ours",
         "spread",
@@ -136,7 +136,7 @@ pub fn table(rows: &[&Row]) -> Table {
         "in the paper",
         "name",
     ];
-    let mut table = Table::new(3, head).text(&["kind", "inside", "in the paper", "name"]);
+    let mut table = Table::new(3, head).with_text_in(&["kind", "inside", "in the paper", "name"]);
     for of_group in rows.chunk_by(|one, next| one.group == next.group) {
         let mut group = title(&of_group[0].group);
         for row in of_group {

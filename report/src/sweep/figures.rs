@@ -97,7 +97,7 @@ pub(super) fn table(sheet: &Sheet<'_>) -> Table {
         values.chain(figures).chain([row.id.to_owned()]).collect()
     };
     let head = axes.chain(paths).chain(["point".to_owned()]);
-    Table::new(sheet.axes.len(), head).text(&["point"]).with(sheet.rows.iter().map(cells))
+    Table::new(sheet.axes.len(), head).with_text_in(&["point"]).with(sheet.rows.iter().map(cells))
 }
 
 /// A header and a row per combination: id, the axes by their paths, then all figures, empty where a row has none.

@@ -44,7 +44,7 @@ pub(super) fn table(sheet: &Sheet<'_>) -> Table {
     );
     head.extend(["p50", "p99"].map(|percentile| format!("{} {percentile}\nus", sheet.headline())));
     head.extend([p999(sheet), "note".to_owned(), "point".to_owned()]);
-    let mut table = Table::new(sheet.axes.len() + 1, head).text(&["note", "point"]);
+    let mut table = Table::new(sheet.axes.len() + 1, head).with_text_in(&["note", "point"]);
     for row in &sheet.rows {
         match row.valid() {
             true => table.push(cells(sheet, row)),

@@ -75,7 +75,7 @@ impl OnHost {
             let thread =
                 thread::Builder::new().name(format!("{THREADS}{number}")).spawn(move || {
                     if let Some(cpu) = place {
-                        cpus::pin(&[cpu]).map_err(io::Error::other)?;
+                        cpus::pin(&[cpu])?;
                     }
                     let runtime =
                         tokio::runtime::Builder::new_current_thread().enable_all().build()?;

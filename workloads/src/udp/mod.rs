@@ -237,7 +237,8 @@ impl Generator {
         let open_at_host = client.open_sum as f64 / client.replies.max(1) as f64;
         let ends = std::mem::take(&mut client.ends);
         let point = Point::new(&report, &self.recorder.collect());
-        let at_front = mix.names().iter().zip(&client.at_front).map(ClassLatency::of);
+        let at_front = mix.names().iter().zip(&client.at_front);
+        let at_front = at_front.map(|(name, histogram)| ClassLatency::of(name, histogram));
         Ok(Outcome { point, ends, open_at_host, at_front: at_front.collect() })
     }
 }

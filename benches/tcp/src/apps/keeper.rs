@@ -3,11 +3,12 @@
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use wave_process::cpus;
 
 use clap::Args;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, wait};
+
+use wave_process::cpus;
 
 use crate::cpu::tree;
 use crate::process::{Process, answer};

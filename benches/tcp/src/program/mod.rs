@@ -6,10 +6,11 @@ mod toe;
 use std::io::{self, ErrorKind};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
-use wave_process::cpus;
 
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use wave_process::cpus;
 
 use crate::network::enter_network_of;
 use crate::process::answer;

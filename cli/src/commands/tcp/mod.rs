@@ -89,8 +89,8 @@ impl AgentArgs {
     }
 }
 
-/// Sends a request, in JSON, to the socket of an agent's captures or traces. Only some users may do so, because of what they `reveal`. Returns
-/// the connection for the answer, and the failure for an error on it.
+/// Sends a request, in JSON, to the socket of an agent's captures or traces. Only some users may do so, because of what they
+/// `reveal`. Returns the connection for the answer, and the failure for an error on it.
 fn request(
     path: &Path,
     json: &str,

@@ -108,7 +108,7 @@ pub struct TcpFront<W, D = SingleDatapath> {
     /// The process whose requests are taken first.
     first: usize,
     refusals: Refusals,
-    /// A descriptor of a door is readable: a process, an inquiry, a capture, a trace or a new agent.
+    /// A descriptor of a door is readable: a process, a request for a report, a capture, a trace or a new agent.
     is_called: bool,
     /// A process may have gone.
     may_have_exited: bool,

@@ -193,7 +193,7 @@ impl Relay {
         Ok(())
     }
 
-    /// What the stack has yet to be reported.
+    /// What has not been reported to the stack yet.
     pub(crate) fn update(&mut self) -> Option<Update> {
         let held = &self.held;
         let now = (held.read, held.written, held.filled, held.has_ended);

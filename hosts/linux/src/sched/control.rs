@@ -102,7 +102,7 @@ impl Control {
     pub(super) fn run(mut self, seats: &[usize]) -> Result<(), LoadError> {
         if !seats.is_empty() {
             // Without pinning, the control thread works as well.
-            let _ = wave_process::cpus::pin(seats);
+            let _ = wave_process::cpus::pin_thread(0, seats);
         }
         let rung = Rc::new(Cell::new(false));
         let heard = Rc::clone(&rung);

@@ -126,9 +126,7 @@ pub enum ServeError {
     )]
     Cpus { workers: u16, cpus: usize },
     /// A worker could not be pinned.
-    #[error(
-        "worker {worker} cannot be pinned to CPU {cpu}: {error}; `taskset -pc $$` shows which CPUs this process may use"
-    )]
+    #[error("worker {worker} cannot be pinned to CPU {cpu}: {error}")]
     Pin { worker: u16, cpu: usize, error: std::io::Error },
 }
 

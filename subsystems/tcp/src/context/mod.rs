@@ -525,7 +525,7 @@ pub enum Event {
         /// The slot's name.
         socket: u32,
     },
-    /// A connection has failure, but stays open (RFC 9293, 3.9.1.8): the network says that the peer is unreachable, or
+    /// A soft error of a connection, which stays open (RFC 9293, 3.9.1.8): the network says that the peer is unreachable, or
     /// retransmissions stay unanswered. Such events may be lost when many come at once.
     SoftError {
         /// The host's name for the connection.

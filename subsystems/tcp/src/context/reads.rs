@@ -63,8 +63,8 @@ impl LastReads {
         LastReads(places.map(|(line, word)| window.load(line, word)).collect())
     }
 
-    /// How far the process has read `socket`, a connection of this context, of which it has reported that it has read up to `reported`, and
-    /// which has received up to `received`.
+    /// How far the process has read `socket`, a connection of this context. The process has reported that it has read up to `reported`,
+    /// and the connection has received up to `received`.
     pub(crate) fn position(&self, context: u16, socket: u32, reported: u64, received: u64) -> u64 {
         let word = self.0.get(usize::from(context) * WORDS + socket as usize % WORDS);
         let word = word.filter(|word| (**word >> 32) as u32 == socket);
