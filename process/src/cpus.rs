@@ -132,7 +132,7 @@ fn refused_by_kernel(cpus: &[usize], error: impl Into<io::Error>) -> io::Error {
 /// Lets the thread of this id run on those of these CPUs that it may use; 0 is the calling thread.
 ///
 /// # Errors
-/// It may use none of them, or is another user's.
+/// The thread may use none of these CPUs, or belongs to another user.
 pub fn pin_thread(thread: i32, cpus: &[usize]) -> io::Result<()> {
     let mut set = CpuSet::new();
     for &cpu in cpus {

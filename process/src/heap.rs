@@ -7,7 +7,7 @@ use wave_core::clock::Nanos;
 
 /// Shortest interval between polls of a process's memory.
 const POLL_EVERY: Nanos = Nanos::from_millis(500);
-/// Looks in a row that find free memory before it is returned. Memory that is soon used again is in use at one of them.
+/// Consecutive polls that find free memory before it is returned. Memory that is soon used again is in use at one of them.
 const POLLS_BEFORE_TRIM: u32 = 4;
 /// Smaller amounts are not worth returning.
 const RELEASE_BYTES: usize = 4 << 20;
@@ -102,7 +102,7 @@ struct Watch {
     least: usize,
     /// The least resident memory without the heap's memory in use since memory was last returned.
     apart: isize,
-    /// Looks in a row that found free memory.
+    /// Consecutive polls that found free memory.
     polls: u32,
 }
 

@@ -134,8 +134,8 @@ fn throughput(result: &RunResult, plots: &Plots) -> Markup {
             }
             @if let Some(svg) = &plots.percentiles_of_classes { (figure(svg)) }
             p {
-                "Useful and poll: the time of host cores that ran requests, and that waited for decisions; agent: the time of the "
-                "agent's core."
+                "Useful: share of the host cores' time spent in requests. Poll: share spent waiting for decisions. Agent: "
+                "busy share of the agent's core."
             }
             @for note in &notes { p { (note) } }
             (self::table(&table))

@@ -1,4 +1,4 @@
-//! Tables of results.
+//! Tables, drawn as text.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -46,7 +46,7 @@ impl Table {
         Table { columns, rows: Vec::new(), classes: BTreeMap::new() }
     }
 
-    /// The table with text in the columns of these names as well.
+    /// The table, with these columns for text.
     #[must_use]
     pub fn with_text_in(mut self, names: &[&str]) -> Table {
         for column in &mut self.columns {
@@ -66,7 +66,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Appends a row that has a class of the style sheet on a page.
+    /// Appends a row with a CSS class for the page.
     pub fn push_as(&mut self, class: &'static str, cells: Vec<String>) {
         self.classes.insert(self.rows.len(), class);
         self.push(cells);
@@ -79,7 +79,7 @@ impl Table {
         self
     }
 
-    /// The table without the columns of these names; of several with one name, without the last.
+    /// The table without these columns; of columns that share a name, without the last.
     #[must_use]
     pub fn without(mut self, names: &[&str]) -> Table {
         for name in names {
@@ -118,7 +118,7 @@ impl Table {
         self.classes.get(&row).copied()
     }
 
-    /// As text of at most [`WIDTH`] columns, in which no word or number is broken, if that is possible. The first column breaks
+    /// As text of at most [`WIDTH`] columns. Words and numbers are broken only if there is no other way. The first column breaks
     /// between words if the others leave no room.
     pub fn fitted(&self) -> String {
         let mut table = self.drawn();
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_column_goes_with_its_cells() {
+    fn without_removes_a_column_and_its_cells() {
         let table =
             Table::new(1, ["a", "b", "c"]).with([["1", "2", "3"].map(str::to_owned).into()]);
         assert_eq!(table.without(&["b"]).with_text_in(&["c"]).plain(), " a  c\n 1  3");

@@ -65,7 +65,7 @@ Exit codes: 0 it was measured; 3 this machine cannot run it (the message says wh
     arguments: |command| {
         let rate = "Calls per second of the well-behaved client";
         Plan::augment_args(command)
-            .mut_arg("chunks", |arg| arg.help("Number of chunks to measure of each"))
+            .mut_arg("chunks", |arg| arg.help("Number of chunks to measure for each server and attack"))
             .mut_arg("chunk", |arg| arg.default_value("0.5"))
             .mut_arg("rate", |arg| arg.help(rate).default_value("1000"))
     },

@@ -20,7 +20,7 @@ const SEGMENTS_MAX: usize = 1 << 15;
 /// Most frames from one device before the other device's turn.
 const TURN: usize = 64;
 /// Time between two checks of standard input.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const CHECK_EVERY: Duration = Duration::from_millis(20);
 
 /// Arguments of the cable's process.
 #[derive(Args, Debug)]
@@ -109,7 +109,7 @@ pub fn run(args: &RelayArgs) -> Result<(), String> {
                 let fd = tap.as_fd().expect("a TAP device has a descriptor");
                 PollFd::from_borrowed_fd(fd, PollFlags::IN)
             });
-            let timeout = Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.as_nanos() as i64 };
+            let timeout = Timespec { tv_sec: 0, tv_nsec: CHECK_EVERY.as_nanos() as i64 };
             let _ = poll(&mut fds, Some(&timeout));
         }
     }

@@ -38,7 +38,7 @@ const TRAILER: &str = "endpoint-load-metrics-bin";
 const INTERVAL: Duration = Duration::from_secs(1);
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// Time between two checks whether it is a call's turn.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+const CHECK_EVERY: Duration = Duration::from_millis(1);
 
 /// The load that the server reports. One call at a time sets it.
 #[derive(Debug, Default)]
@@ -70,7 +70,7 @@ impl Reports {
     /// Waits until no other call sets the server's load.
     pub fn turn(&self, call: &mut Call<'_>) -> Result<Turn<'_>, Status> {
         while self.is_taken.swap(true, Ordering::Acquire) {
-            rest(call, LOOK_EVERY)?;
+            rest(call, CHECK_EVERY)?;
         }
         Ok(Turn(&self.is_taken))
     }

@@ -47,7 +47,6 @@ impl Terms {
     }
 }
 
-/// The result of a point.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Outcome {
     pub point: Point,
@@ -201,7 +200,7 @@ fn range_cost(
     })
 }
 
-/// The point with the use of the cores meanwhile.
+/// Adds the use of the cores in the same interval to `measured`.
 pub fn with_use(measured: measured::Point, delta: &Delta) -> Point {
     let percent =
         |ns: f64, of: f64| if of > 0.0 { (ns / of * 100.0).clamp(0.0, 100.0) } else { 0.0 };

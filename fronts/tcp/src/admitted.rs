@@ -128,8 +128,8 @@ impl ProcessShares {
         true
     }
 
-    /// Takes what a process needs, after another agent has admitted it.
-    pub(crate) fn take_over(&mut self, admitted: &Admitted) {
+    /// Acquires the shares of a process that is restored from its old agent.
+    pub(crate) fn acquire_restored(&mut self, admitted: &Admitted) {
         let (at, process) = (admitted.at, &admitted.process);
         self.0.add_process(at, process.owner());
         self.0.acquire(at, WINDOWS, 1);
@@ -187,7 +187,7 @@ impl Admitted {
         (kept, fds)
     }
 
-    /// Takes over a process of another agent.
+    /// Restores a process of the old agent.
     ///
     /// # Errors
     /// See [`Process::restore`].

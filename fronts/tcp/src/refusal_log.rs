@@ -1,4 +1,4 @@
-//! What the agent tells people about processes that it refuses something: a line of its log, and the last ones in its report. The
+//! Refusals, as lines of the log and in the agent's report. Refused
 //! programs see an errno at best, and often have no standard error. Demoted connections, with which a program is slower, have a line, too.
 
 use std::borrow::Cow;

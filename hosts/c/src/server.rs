@@ -54,7 +54,7 @@ pub struct wave_rpc_options {
     pub allowed_uids: *const u32,
     /// Number of user ids.
     pub allowed_uids_count: usize,
-    /// A serialized `google.protobuf.FileDescriptorSet`, for reflection.
+    /// A serialized `google.protobuf.FileDescriptorBitmap`, for reflection.
     pub descriptors: *const u8,
     /// Length of the descriptors in bytes.
     pub descriptors_bytes: usize,

@@ -123,7 +123,7 @@ impl Sockets {
     pub fn duplicated(&self, old: c_int, new: c_int) {
         let Ok(mut world) = self.open() else { return };
         if let Some(at) = world.find(old)
-            && crate::descriptor_set::DescriptorSet::fits(new)
+            && crate::descriptor_bitmap::DescriptorBitmap::fits(new)
         {
             world.share(at, new);
         }
@@ -133,7 +133,7 @@ impl Sockets {
         // A set is known by all its descriptors, although it may have none of our sockets yet.
         if socket_type(sys::fd(old)).is_err()
             && let Ok(set) = world.watch(old)
-            && crate::descriptor_set::DescriptorSet::fits(new)
+            && crate::descriptor_bitmap::DescriptorBitmap::fits(new)
         {
             world.add_set(new, set);
         }

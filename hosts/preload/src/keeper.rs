@@ -14,7 +14,7 @@ use wave_links::Payload;
 use wave_posix::{AgentWindow, Context};
 
 use crate::description::State;
-use crate::descriptor_set::DescriptorSet;
+use crate::descriptor_bitmap::DescriptorBitmap;
 use crate::listeners::Listens;
 use crate::sys;
 use crate::world::World;
@@ -24,13 +24,13 @@ const PAYLOAD_BYTES: u64 = 1 << 16;
 const RING_BYTES: u32 = 1 << 12;
 /// Longest attempt to get a place, while a thread forks.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Sleep between two looks for the agent's answer.
+/// Sleep between two checks for the agent's answer.
 const CHECK_EVERY: Duration = Duration::from_millis(10);
 
 /// The descriptors of such a window. They are hidden from the program.
 pub struct Keeper {
     fds: [OwnedFd; 3],
-    private: &'static DescriptorSet,
+    private: &'static DescriptorBitmap,
 }
 
 impl fmt::Debug for Keeper {
@@ -41,7 +41,7 @@ impl fmt::Debug for Keeper {
 
 impl Keeper {
     /// Gets a place for a listener that has one already.
-    fn new(path: &Path, listens: &Listens, private: &'static DescriptorSet) -> Option<Keeper> {
+    fn new(path: &Path, listens: &Listens, private: &'static DescriptorBitmap) -> Option<Keeper> {
         let (payload, file) = Payload::create("wave-toe-keeper", PAYLOAD_BYTES).ok()?;
         let start = Instant::now();
         let window = AgentWindow::connect(path, &[], (&payload, file.as_fd()), PATIENCE).ok()?;
@@ -68,7 +68,7 @@ impl Keeper {
         Some(Keeper::hidden([own(connection)?, own(bell)?, own(agent_bell)?], private))
     }
 
-    fn hidden(fds: [OwnedFd; 3], private: &'static DescriptorSet) -> Keeper {
+    fn hidden(fds: [OwnedFd; 3], private: &'static DescriptorBitmap) -> Keeper {
         fds.iter().for_each(|fd| private.set(fd.as_raw_fd()));
         Keeper { fds, private }
     }

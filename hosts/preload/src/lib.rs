@@ -25,7 +25,7 @@ mod cork_timers;
 mod deferred_close;
 mod demote;
 mod description;
-mod descriptor_set;
+mod descriptor_bitmap;
 mod fork;
 mod inherited_sets;
 mod keeper;

@@ -257,7 +257,7 @@ impl Sockets {
 impl World {
     /// Makes a kernel socket ours. It is neither bound nor connected yet, or (`is_shared`) becomes a listener of the kernel as well.
     pub fn adopt(&mut self, fd: c_int, family: Family, is_shared: bool) -> Result<usize, Errno> {
-        if !crate::descriptor_set::DescriptorSet::fits(fd) {
+        if !crate::descriptor_bitmap::DescriptorBitmap::fits(fd) {
             return Err(Errno::MFILE);
         }
         let flags = fcntl_getfl(sys::fd(fd))?;

@@ -14,7 +14,7 @@ use wave_readiness::{Bits, Epoll, Event, EventData, EventFlags, Polled, Source, 
 
 use crate::close::may_become_ours;
 use crate::description::State;
-use crate::descriptor_set::DescriptorSet;
+use crate::descriptor_bitmap::DescriptorBitmap;
 use crate::signals::waits;
 use crate::sockets::{Sockets, Verdict};
 use crate::sys::{self, SignalMask};
@@ -25,7 +25,7 @@ use crate::world::World;
 /// still waits for a set that another thread has closed.
 pub struct Set {
     epoll: Epoll,
-    private: &'static DescriptorSet,
+    private: &'static DescriptorBitmap,
 }
 
 /// The words of an `fd_set`, of which the usual number needs no allocation.
@@ -341,7 +341,7 @@ impl World {
         if let Some(set) = self.recognize(number)? {
             return Ok(set);
         }
-        if !DescriptorSet::fits(number) {
+        if !DescriptorBitmap::fits(number) {
             return Err(Errno::MFILE);
         }
         let epoll = Epoll::over(sys::own_duplicate(sys::fd(number))?)?;
@@ -364,7 +364,7 @@ impl World {
             return Err(Errno::BADF);
         }
         for set in self.sets.values() {
-            if set.is_behind(sys::fd(number))? && DescriptorSet::fits(number) {
+            if set.is_behind(sys::fd(number))? && DescriptorBitmap::fits(number) {
                 let set = Arc::clone(set);
                 self.add_set(number, Arc::clone(&set));
                 return Ok(Some(set));

@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use rustix::io::Errno;
 
 use crate::config::Config;
-use crate::descriptor_set::DescriptorSet;
+use crate::descriptor_bitmap::DescriptorBitmap;
 use crate::fork::Inherited;
 use crate::inherited_sets::InheritedSet;
 use crate::lock::{self, Lock};
@@ -55,8 +55,8 @@ impl Sockets {
     /// `ours` marks the program's descriptors that are ours; `private` marks descriptors that are hidden from the program.
     pub fn new(
         config: Config,
-        ours: &'static DescriptorSet,
-        private: &'static DescriptorSet,
+        ours: &'static DescriptorBitmap,
+        private: &'static DescriptorBitmap,
     ) -> Sockets {
         Sockets { world: Lock::new(World::new(config, ours, private)) }
     }
@@ -65,7 +65,7 @@ impl Sockets {
     #[cfg_attr(test, allow(dead_code))]
     pub fn of_child(
         config: Config,
-        marks: [&'static DescriptorSet; 2],
+        marks: [&'static DescriptorBitmap; 2],
         inherited: Vec<Inherited>,
         sets: Vec<InheritedSet>,
         family_secret: Option<u128>,
@@ -126,7 +126,8 @@ impl Sockets {
         answer
     }
 
-    /// Finds a descriptor's description, after it has processed events. If there is none, or no longer, returns the verdict.
+    /// Processes events, then finds a descriptor's description. [`Verdict::Kernels`] if the descriptor has none, or lost it meanwhile; an
+    /// error if the world cannot be opened.
     pub fn find<R>(&self, fd: c_int) -> Result<(Open<'_>, usize), Verdict<R>> {
         let mut world = self.open().map_err(|error| Verdict::Ours(Err(error)))?;
         if world.find(fd).is_none() {

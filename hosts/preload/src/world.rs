@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::cork_timers::CorkTimers;
 use crate::deferred_close::DeferredCloses;
 use crate::description::{Description, Notified, State, Tcp, View};
-use crate::descriptor_set::DescriptorSet;
+use crate::descriptor_bitmap::DescriptorBitmap;
 use crate::inherited_sets::{InheritedSet, Unclaimed};
 use crate::messages::warn_user;
 use crate::poll::{EarlyInterest, Set};
@@ -38,8 +38,8 @@ pub const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 pub struct World {
     pub config: Config,
     /// Descriptors of the program that are ours (`ours`), and descriptors that are hidden from it (`private`).
-    ours: &'static DescriptorSet,
-    pub private: &'static DescriptorSet,
+    ours: &'static DescriptorBitmap,
+    pub private: &'static DescriptorBitmap,
     /// The last agent is the current one, if it is alive. Earlier ones have died, but some sockets still refer to them.
     pub agents: Vec<Agent>,
     incarnations: u64,
@@ -99,8 +99,8 @@ pub struct World {
 impl World {
     pub fn new(
         config: Config,
-        ours: &'static DescriptorSet,
-        private: &'static DescriptorSet,
+        ours: &'static DescriptorBitmap,
+        private: &'static DescriptorBitmap,
     ) -> World {
         World {
             config,

@@ -326,7 +326,7 @@ fn stream_whose_client_reads_and_stays_silent_takes_no_place_on_a_worker_that_po
     }
 }
 
-/// What a check for cancellation takes rings no more, and is work for the worker: its calls do not wait for their clients.
+/// Frames taken by a check for cancellation do not ring again. They count as work, so the worker polls again.
 #[test]
 fn worker_polls_again_after_a_check_for_cancellation_has_taken_frames() {
     let config = Config { contexts: 1, subjects: 64, ..Config::coherent(1) };

@@ -23,7 +23,7 @@ use crate::process::answer;
 
 /// Longest time for a server to start.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-const START_LOOK_EVERY: Duration = Duration::from_millis(20);
+const START_CHECK_EVERY: Duration = Duration::from_millis(20);
 /// Longest wait for events.
 const TURN_MAX: Duration = Duration::from_millis(2);
 const BUFFER_BYTES: usize = 64 << 10;
@@ -89,7 +89,7 @@ pub fn prepare(app: App, address: SocketAddr) -> Result<usize, String> {
         match TcpStream::connect_timeout(&address, PATIENCE) {
             Ok(stream) => break stream,
             Err(error) if Instant::now() > end => return Err(failed(error)),
-            Err(_) => sleep(START_LOOK_EVERY),
+            Err(_) => sleep(START_CHECK_EVERY),
         }
     };
     stream.set_read_timeout(Some(START_PATIENCE)).map_err(failed)?;

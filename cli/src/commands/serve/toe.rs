@@ -21,7 +21,7 @@ use super::super::set_by_signals;
 /// Maximum number of connections that wait to be accepted.
 const BACKLOG: u16 = 128;
 /// Interval between checks for a signal to end.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const CHECK_EVERY: Duration = Duration::from_millis(500);
 /// Maximum length of a request's head.
 const HEAD_BYTES_MAX: usize = 8 << 10;
 /// Period of a body's bytes: bodies repeat a pattern of this length.
@@ -148,7 +148,7 @@ fn run<S: Session>(
                 }
             }
         }
-        let timeout = Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.as_nanos() as i64 };
+        let timeout = Timespec { tv_sec: 0, tv_nsec: CHECK_EVERY.as_nanos() as i64 };
         // A signal also ends the wait.
         let _ = poll(&mut [PollFd::from_borrowed_fd(toe.as_fd(), PollFlags::IN)], Some(&timeout));
     }

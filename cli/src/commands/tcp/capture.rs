@@ -15,7 +15,7 @@ use wave_process::words::counted;
 use wave_terminal::Failure;
 
 use super::super::set_by_signals;
-use super::{AgentArgs, LOOK_EVERY, PATIENCE};
+use super::{AgentArgs, CHECK_EVERY, PATIENCE};
 
 /// Maximum length of a block: a super-packet with its block header and options.
 const BLOCK_BYTES_MAX: usize = 1 << 17;
@@ -146,7 +146,7 @@ impl Agent {
         let mut head = [0; 4];
         agent.stream.read_exact(&mut head).map_err(&failed)?;
         agent.received.extend_from_slice(&head);
-        agent.stream.set_read_timeout(Some(LOOK_EVERY)).map_err(failed)?;
+        agent.stream.set_read_timeout(Some(CHECK_EVERY)).map_err(failed)?;
         Ok(agent)
     }
 

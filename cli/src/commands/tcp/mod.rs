@@ -24,7 +24,7 @@ use wave_terminal::Failure;
 /// Time limit for the first part of an agent's answer, and for its last.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two checks for Ctrl-C.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const CHECK_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Args, Debug)]
 pub struct TcpArgs {
@@ -90,7 +90,7 @@ impl AgentArgs {
 }
 
 /// Sends a request, in JSON, to the socket of an agent's captures or traces. Only some users may do so, because of what they
-/// `reveal`. Returns the connection for the answer, and the failure for an error on it.
+/// `reveal`. Returns the connection for the answer, and a function that turns its errors into failures.
 fn request(
     path: &Path,
     json: &str,

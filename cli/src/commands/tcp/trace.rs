@@ -17,7 +17,7 @@ use wave_tcp::trace::Point;
 use wave_terminal::{Failure, Table, print};
 
 use super::super::set_by_signals;
-use super::{AgentArgs, LOOK_EVERY, PATIENCE};
+use super::{AgentArgs, CHECK_EVERY, PATIENCE};
 
 #[derive(Args, Debug)]
 #[command(
@@ -151,7 +151,7 @@ impl Lines {
             return Err(Failure::cannot(line.trim()));
         }
         line.clear();
-        reader.get_ref().set_read_timeout(Some(LOOK_EVERY)).map_err(failed)?;
+        reader.get_ref().set_read_timeout(Some(CHECK_EVERY)).map_err(failed)?;
         Ok(Lines { reader, line, ends: set_by_signals()?, told: None })
     }
 

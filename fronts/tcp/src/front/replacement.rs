@@ -268,7 +268,7 @@ impl<W: Wire, D: FrontDatapath> TcpFront<W, D> {
             };
             let mut admitted = admitted;
             if let Some(admitted) = &mut admitted {
-                self.shares.take_over(admitted);
+                self.shares.acquire_restored(admitted);
                 self.stack.data.add_process(at, admitted.process.lend_to_threads());
             }
             self.processes.push(admitted.map(Box::new));

@@ -128,7 +128,7 @@ impl<W: Wire, D: FrontDatapath> TcpFront<W, D> {
         }
     }
 
-    /// Hands the requests that wait for a process to the stack: a successor replaces this agent.
+    /// Hands pending takeovers to the stack, before a successor replaces this agent.
     pub(super) fn release_takeovers(&mut self, now: Nanos) {
         let takeovers: Vec<(ContextId, Request)> = self.streams.drain_takeovers().collect();
         takeovers.into_iter().for_each(|(from, request)| self.take(now, from, request));

@@ -15,7 +15,7 @@ pub(super) struct PendingTakeover {
 }
 
 impl Streams {
-    /// Lets a request wait that takes a connection over, until its process has stopped. Returns false if it need not wait, or is the second
+    /// Queues a takeover request until the connection's current process has stopped. Returns false if it need not wait, or is the second
     /// one of its process, whose library waits for each answer.
     pub(crate) fn await_stop(&mut self, flow: FlowId, from: ContextId, request: Request) -> bool {
         let id = self.by_name.get(&flow.to_word()).copied();

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn polls_become_rare_while_nothing_changes_and_follow_each_other_while_something_does() {
+    fn interval_doubles_while_nothing_changes_and_is_reset_by_a_change() {
         let (mut interval, mut now) = (PollInterval::default(), Nanos::from_millis(1_000));
         assert!(interval.at() <= now);
         let mut intervals = Vec::new();

@@ -8,7 +8,7 @@ use wave_posix::demotion::Cause;
 use super::exec_target::{Named, has_library};
 use super::next;
 use super::process::{is_ours, is_vfork_child, with};
-use crate::descriptor_set::DescriptorSet;
+use crate::descriptor_bitmap::DescriptorBitmap;
 
 pub type Words = *const *const c_char;
 
@@ -17,7 +17,7 @@ unsafe extern "C" {
 }
 
 /// Descriptors that are named in file actions of posix_spawn(3).
-static SPAWNED: DescriptorSet = DescriptorSet::new();
+static SPAWNED: DescriptorBitmap = DescriptorBitmap::new();
 
 /// Passes the sockets on to the program and runs `call`, a variant of exec(2), which returns only if it fails.
 ///

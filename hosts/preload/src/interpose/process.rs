@@ -8,14 +8,14 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
 use crate::config::Config;
-use crate::descriptor_set::DescriptorSet;
+use crate::descriptor_bitmap::DescriptorBitmap;
 use crate::lock;
 use crate::sockets::{Open, Sockets};
 use crate::{cancellation, signals, sys};
 
 /// Descriptors of the agent's sockets (`OURS`), and descriptors of the library itself, which are hidden from the program (`PRIVATE`).
-static OURS: DescriptorSet = DescriptorSet::new();
-static PRIVATE: DescriptorSet = DescriptorSet::new();
+static OURS: DescriptorBitmap = DescriptorBitmap::new();
+static PRIVATE: DescriptorBitmap = DescriptorBitmap::new();
 /// Created at the first call that may need it. A child of fork(2) creates its own.
 static SOCKETS: AtomicPtr<Sockets> = AtomicPtr::new(std::ptr::null_mut());
 /// The sockets of this process's ancestors. They are never used, but LeakSanitizer finds them.

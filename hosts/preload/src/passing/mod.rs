@@ -21,7 +21,7 @@ use wave_readiness::EventFlags;
 
 use crate::close::may_become_ours;
 use crate::description::{Description, State};
-use crate::descriptor_set::DescriptorSet;
+use crate::descriptor_bitmap::DescriptorBitmap;
 use crate::listeners::Listens;
 use crate::names::family_of;
 use crate::options::{Kept, WaitBounds};
@@ -430,7 +430,7 @@ impl World {
 
     /// Adds a received descriptor, as its ticket describes it. Returns the line that the ticket names.
     fn get(&mut self, fd: c_int) -> Option<c_int> {
-        if self.find(fd).is_some() || !DescriptorSet::fits(fd) {
+        if self.find(fd).is_some() || !DescriptorBitmap::fits(fd) {
             return None;
         }
         let family = family_of(fd)?;

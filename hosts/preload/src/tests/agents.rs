@@ -23,7 +23,7 @@ use wave_tcp::control::Bounds;
 use wave_wires::{Adversity, Counters, Frame, Limits, Memory, Offload, RawPart, Sent, Wire};
 
 use crate::config::Config;
-use crate::descriptor_set::DescriptorSet;
+use crate::descriptor_bitmap::DescriptorBitmap;
 use crate::sockets::Sockets;
 
 /// Longest sleep of an agent before it checks whether it must stop.
@@ -205,7 +205,7 @@ impl Network {
     pub fn sockets(&self, end: usize) -> Sockets {
         let addresses = format!("{}/24", ADDRESSES[end]);
         let config = Config::new(socket(self.folder.path(), end), &addresses).unwrap();
-        let marks = || Box::leak(Box::new(DescriptorSet::new()));
+        let marks = || Box::leak(Box::new(DescriptorBitmap::new()));
         Sockets::new(config, marks(), marks())
     }
 

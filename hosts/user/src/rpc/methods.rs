@@ -47,7 +47,7 @@ impl Methods {
         self
     }
 
-    /// Adds a serialized `google.protobuf.FileDescriptorSet`, by which reflection describes the methods. A set is not added
+    /// Adds a serialized `google.protobuf.FileDescriptorBitmap`, by which reflection describes the methods. A set is not added
     /// twice, as services that were compiled together share one.
     pub fn descriptors(mut self, set: &[u8]) -> Methods {
         let there = &self.service.descriptors;

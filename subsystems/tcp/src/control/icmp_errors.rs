@@ -25,8 +25,8 @@ const PATH_MTU_MIN: u16 = 296;
 const PLATEAUS: [u16; 9] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 508, PATH_MTU_MIN];
 /// Time after which larger packets are tried again (RFC 1191, 6.3).
 const WIDEN_AFTER: Nanos = Nanos::from_millis(600_000);
-/// Shortest time between two warnings to a host.
-const WARN_AFTER: Nanos = Nanos::from_millis(1_000);
+/// Shortest time between two soft errors of a connection.
+const SOFT_ERROR_AFTER: Nanos = Nanos::from_millis(1_000);
 
 /// The error that a code of an ICMP unreachable message stands for (Linux's icmp_err_convert).
 fn reason_of(code: u8) -> Reason {
@@ -74,7 +74,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// Handles an error that may pass (RFC 9293, MUST-56): warns the host.
+    /// Handles an error that may pass (RFC 9293, MUST-56): sends the host a soft error.
     pub(super) fn on_soft_error(&mut self, now: Nanos, quoted: &Quoted, reason: Reason) {
         let tuple = tuple_of(quoted.destination, quoted.source);
         if let Some(id) = self.handshakes.find(&tuple) {
@@ -98,7 +98,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// Warns a connection's host of an error that may pass.
     pub(super) fn report_soft_error(&mut self, now: Nanos, flow: FlowId, reason: Reason) {
         let Some(connection) = self.connection(flow) else { return };
-        let is_due = connection.warned_at.get().is_none_or(|at| now.since(at) >= WARN_AFTER);
+        let is_due = connection.warned_at.get().is_none_or(|at| now.since(at) >= SOFT_ERROR_AFTER);
         if is_due && connection.has_host() {
             connection.warned_at = now.into();
             let (context, socket) = (connection.context, connection.socket);
@@ -144,7 +144,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.data.set_path(flow, path);
     }
 
-    /// Handles unanswered retransmissions (RFC 9293, 3.8.3: R1): warns the host, and resolves the next hop again, which may
+    /// Handles unanswered retransmissions (RFC 9293, 3.8.3: R1): sends the host a soft error, and resolves the next hop again, which may
     /// have moved.
     pub(super) fn on_unanswered(&mut self, now: Nanos, flow: FlowId) {
         self.report_soft_error(now, flow, Reason::TimedOut);

@@ -50,7 +50,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// Sends a reset, and lets the connection leave.
+    /// Sends a reset, and starts the connection's teardown.
     pub(in crate::control) fn reset(&mut self, now: Nanos, flow: FlowId, reason: Reason) {
         self.end_with(now, flow, Command::Abort, reason);
     }
@@ -70,7 +70,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.drop_connection(flow, reason);
     }
 
-    /// Lets a connection leave without telling the peer, which knows or will be told by a reset.
+    /// Starts a connection's teardown without a word to the peer, which knows or will get a reset.
     pub(in crate::control) fn drop_connection(&mut self, flow: FlowId, reason: Reason) {
         let Some(connection) = self.connection(flow) else { return };
         if connection.teardown.is_some() {

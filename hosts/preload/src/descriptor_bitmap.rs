@@ -8,14 +8,14 @@ const DESCRIPTORS_MAX: usize = 1 << 20;
 const WORDS: usize = DESCRIPTORS_MAX / 64;
 
 /// A bit for each descriptor.
-pub struct DescriptorSet {
+pub struct DescriptorBitmap {
     words: [AtomicU64; WORDS],
 }
 
-impl DescriptorSet {
+impl DescriptorBitmap {
     /// Creates a bitmap without marks.
-    pub const fn new() -> DescriptorSet {
-        DescriptorSet { words: [const { AtomicU64::new(0) }; WORDS] }
+    pub const fn new() -> DescriptorBitmap {
+        DescriptorBitmap { words: [const { AtomicU64::new(0) }; WORDS] }
     }
 
     /// Whether this descriptor can be marked.
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn marks_of_descriptors_are_independent() {
-        let marks = Box::new(DescriptorSet::new());
+        let marks = Box::new(DescriptorBitmap::new());
         for fd in [0, 63, 64, 1_000_000] {
             assert!(!marks.has(fd));
             marks.set(fd);
