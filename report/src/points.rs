@@ -108,7 +108,8 @@ fn row(
     row
 }
 
-fn latency(latency: &Latency) -> [String; 8] {
+/// The cells of the columns [`LATENCY`].
+pub(crate) fn latency(latency: &Latency) -> [String; 8] {
     [
         latency.count.to_string(),
         latency.min_ns.to_string(),

@@ -95,12 +95,8 @@ impl Table {
     pub fn truncate(&mut self, most: usize) -> usize {
         let more = self.rows.len().saturating_sub(most);
         self.rows.truncate(most);
+        self.classes.split_off(&most);
         more
-    }
-
-    /// Names of the columns.
-    pub fn head(&self) -> impl Iterator<Item = &str> {
-        self.columns.iter().map(|column| column.name.as_str())
     }
 
     /// The cells of each row.
@@ -155,7 +151,7 @@ impl Table {
             .load_preset(presets::NOTHING)
             .set_style(TableComponent::HeaderLines, '─')
             .set_style(TableComponent::MiddleHeaderIntersections, '─')
-            .set_header(self.head())
+            .set_header(self.columns().map(|(name, _)| name))
             .add_rows(&self.rows);
         for (drawn, column) in table.column_iter_mut().zip(&self.columns) {
             if column.is_number {

@@ -1,7 +1,7 @@
 //! A row per combination, as CSV.
 
 use super::{Row, Sheet, figures, table::end};
-use crate::points::LATENCY;
+use crate::points::{LATENCY, latency};
 
 const HEAD: [&str; 7] =
     ["variant", "placement", "link", "policy", "workers", "seed", "load_per_second"];
@@ -72,16 +72,7 @@ fn record(sheet: &Sheet<'_>, row: &Row<'_>, classes: &[&str]) -> Vec<String> {
     ]);
     for name in classes {
         match point.latency(name) {
-            Some(latency) => record.extend([
-                latency.count.to_string(),
-                latency.min_ns.to_string(),
-                latency.p50_ns.to_string(),
-                latency.p90_ns.to_string(),
-                latency.p99_ns.to_string(),
-                latency.p999_ns.to_string(),
-                latency.max_ns.to_string(),
-                latency.mean_ns.to_string(),
-            ]),
+            Some(of_class) => record.extend(latency(of_class)),
             None => record.extend(LATENCY.map(|_| String::new())),
         }
     }
