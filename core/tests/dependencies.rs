@@ -62,6 +62,8 @@ fn may_use(from: &str, to: &str) -> bool {
         (from, to) if to.starts_with("subsystems/tcp/testbed") => {
             return ["fuzz", "scripts/tcp"].contains(&from);
         }
+        // Laminar is a pipeline of the match-action machine.
+        ("subsystems/tcp" | "subsystems/tcp/planted", "rmt") => return true,
         // A fuzzer needs no product.
         ("fuzz", to) if to.starts_with("apps/") => return to == "apps/common",
         // What all products share.
@@ -71,7 +73,7 @@ fn may_use(from: &str, to: &str) -> bool {
     let layer = |place: &str| place.split('/').next().unwrap_or_default().to_owned();
     let (from, to) = (layer(from), layer(to));
     let allowed: &[&str] = match from.as_str() {
-        "core" | "clients" | "compare" | "confine" => &[],
+        "core" | "clients" | "compare" | "confine" | "rmt" => &[],
         // The clients that send its loads.
         "workloads" => &["process", "clients"],
         "subsystems" | "process" => &["core"],
@@ -156,6 +158,7 @@ fn may_use(from: &str, to: &str) -> bool {
             "experiments",
         ],
         "benches" | "cli" => &[
+            "rmt",
             "confine",
             "core",
             "process",

@@ -1,0 +1,16 @@
+//! Small pipelines that show what a pipeline is: each counts, spreads or limits packets of IPv4.
+
+pub mod headers;
+pub mod heavy_hitters;
+pub mod sketch;
+
+use crate::pipeline::Pipeline;
+
+/// The examples, with a sentence each.
+pub const EXAMPLES: &[(&Pipeline<'static>, &str)] = &[
+    (&sketch::SKETCH, "counts the packets of each flow, in a count-min sketch"),
+    (&heavy_hitters::HEAVY_HITTERS, "reports flows with many packets, once each"),
+];
+
+#[cfg(test)]
+mod tests;

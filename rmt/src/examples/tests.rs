@@ -1,0 +1,120 @@
+use std::collections::HashMap;
+use std::vec;
+use std::vec::Vec;
+
+use super::*;
+use crate::check::place;
+use crate::devices::TOFINO2;
+use crate::{Constant, Gress, Interpreter, Phv, Specialised, parser};
+
+/// A frame of IPv4 with ports: a flow of its own for each number.
+fn frame(flow: u32) -> Vec<u8> {
+    let mut frame = vec![0; 12];
+    frame.extend([0x08, 0x00, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0]);
+    frame.extend((0x0a00_0000 | flow >> 8).to_be_bytes());
+    frame.extend([10, 255, 0, 1]);
+    frame.extend((1000 + (flow & 0xff) as u16).to_be_bytes());
+    frame.extend([0, 53, 0, 8, 0, 0]);
+    frame
+}
+
+struct Sketch;
+impl Constant for Sketch {
+    const PIPELINE: Pipeline<'static> = sketch::SKETCH;
+}
+
+struct HeavyHitters;
+impl Constant for HeavyHitters {
+    const PIPELINE: Pipeline<'static> = heavy_hitters::HEAVY_HITTERS;
+}
+
+/// Runs frames through both ways of execution, which must agree, and shows the fields after each.
+fn run<C: Constant>(flows: impl Iterator<Item = u32>, mut see: impl FnMut(u32, &Phv, u32)) {
+    let pipeline = C::PIPELINE;
+    let mut interpreter: Interpreter<'_> = Interpreter::new(&pipeline);
+    let mut specialised: Specialised<C> = Specialised::default();
+    for flow in flows {
+        let mut phv = Phv::default();
+        parser::parse(pipeline.parser, &frame(flow), &mut phv).unwrap();
+        let mut other = phv;
+        let verdict = interpreter.pass(Gress::Ingress, &mut phv);
+        assert_eq!(verdict, specialised.ingress(&mut other));
+        assert_eq!(phv, other);
+        see(flow, &phv, verdict.digest);
+    }
+    assert_eq!(interpreter.state, specialised.state);
+}
+
+/// Flows of which a few send most packets.
+fn skewed(packets: u32) -> impl Iterator<Item = u32> {
+    let mut state = 1u32;
+    (0..packets).map(move |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let draw = state >> 8;
+        if draw.is_multiple_of(4) { draw % 5 } else { 100 + draw % 20_000 }
+    })
+}
+
+#[test]
+fn sketch_never_counts_too_few_packets() {
+    let mut sent: HashMap<u32, u32> = HashMap::new();
+    let mut over = 0;
+    run::<Sketch>(skewed(60_000), |flow, phv, _| {
+        let sent = sent.entry(flow).or_default();
+        *sent += 1;
+        let estimate = phv.get(sketch::COUNT_A);
+        assert!(estimate >= *sent, "flow {flow}: {estimate} of {sent}");
+        over += u32::from(estimate > *sent + 60);
+    });
+    // 60,000 packets in 4,096 counters: 15 for each, in the worst of three rows.
+    assert!(over < 600, "{over} estimates are far too high");
+}
+
+#[test]
+fn heavy_flows_are_reported_once_and_light_ones_never() {
+    let mut sent: HashMap<u32, u32> = HashMap::new();
+    let mut reported: HashMap<u32, u32> = HashMap::new();
+    run::<HeavyHitters>(skewed(60_000), |flow, _, digest| {
+        *sent.entry(flow).or_default() += 1;
+        if digest == heavy_hitters::DIGEST_HEAVY {
+            *reported.entry(flow).or_default() += 1;
+        }
+    });
+    for (flow, sent) in sent {
+        let expected = u32::from(sent >= heavy_hitters::HEAVY);
+        assert_eq!(
+            reported.get(&flow).copied().unwrap_or(0),
+            expected,
+            "flow {flow}, {sent} packets"
+        );
+    }
+}
+
+#[test]
+fn examples_fit_tofino_2() {
+    for (example, _) in EXAMPLES {
+        let placement = place(example, &TOFINO2);
+        assert_eq!(placement.violations, [], "{}", example.name);
+    }
+    let stages = place(&sketch::SKETCH, &TOFINO2).stages.len();
+    // Hashes, rows beside each other, and two comparisons.
+    assert_eq!(stages, 4);
+}
+
+#[test]
+fn packets_that_no_state_accepts_are_refused() {
+    use parser::NotParsed::{Rejected, Truncated};
+    let parse = |frame: &[u8]| parser::parse(sketch::PARSER, frame, &mut Phv::<32>::default());
+    let whole = frame(7);
+    assert_eq!(parse(&whole), Ok(38));
+    for length in 0..38 {
+        assert_eq!(parse(&whole[..length]), Err(Truncated), "{length} bytes");
+    }
+    let mut other = whole.clone();
+    other[12] = 0x86;
+    assert_eq!(parse(&other), Err(Rejected));
+    // Options before the ports.
+    other = whole;
+    other[14] = 0x46;
+    assert_eq!(parse(&other), Err(Rejected));
+}
