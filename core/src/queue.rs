@@ -305,7 +305,7 @@ impl Consumer {
     /// Takes the next entry, if it is there. A malformed one is skipped and reported.
     ///
     /// Most calls find an empty queue: that check is inlined everywhere; whether the copy is, the compiler decides.
-    #[inline(always)]
+    #[inline]
     pub fn pop(&mut self, window: &impl Window) -> Result<Option<Entry>, Malformed> {
         let line = self.ring.line(self.consumed);
         if self.cached && !core::mem::take(&mut self.fresh) && !is_planted(Planted::MissingFlush) {
