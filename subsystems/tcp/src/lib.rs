@@ -31,6 +31,7 @@ pub mod datapath;
 pub mod executors;
 pub mod flextoe;
 pub mod flow;
+pub mod laminar;
 pub mod packet;
 pub mod pipeline;
 pub mod planted;

@@ -1,0 +1,124 @@
+//! Fields and registers of Laminar.
+
+wave_rmt::fields! {
+    /// What the packet is, of [`kind`](super::kind).
+    KIND = kind: 8,
+    /// The connection.
+    CONNECTION = connection: 16,
+    /// The context of the connection's host.
+    CONTEXT = context: 16,
+    /// Sequence number of the first byte.
+    SEQ = seq: 32,
+    /// Number of bytes of payload.
+    LENGTH = length: 32,
+    /// Sequence number after the last byte.
+    END = end: 32,
+    /// 1 if there is payload.
+    HAS_PAYLOAD = has_payload: 8,
+    /// The acknowledged sequence number.
+    ACK = ack: 32,
+    /// The peer's window in bytes.
+    WINDOW = window: 32,
+    /// 1 if the acknowledgement echoes a congestion mark.
+    IS_MARKED = is_marked: 8,
+    /// What SYNC adds to a register.
+    AMOUNT = amount: 32,
+    /// Which register SYNC concerns, of [`sync`](super::transmit::sync).
+    TARGET = target: 8,
+    /// Most credits after a fast retransmission.
+    HALF = half: 32,
+
+    /// `rx_next` before this packet.
+    OLD = old: 32,
+    /// Where the segment lies: result of the comparators at `rx_next`.
+    ORDER = order: 16,
+    /// The segment's class, of [`class`](super::receive::class).
+    CLASS = class: 8,
+    /// Offset of the first byte from `rx_next`, for a segment out of order.
+    START = start: 32,
+    /// Offset behind the last byte from `rx_next`.
+    AHEAD = ahead: 32,
+    /// `rx_next` after this packet.
+    NEXT = next: 32,
+    /// Bytes for which there is room.
+    AVAIL = avail: 32,
+    /// Whether the segment ends beyond them: result of the comparator at `rx_avail`.
+    BEYOND = beyond: 16,
+    /// End of the interval out of order, as an offset from `rx_next`.
+    TAIL = tail: 32,
+    /// Result of the comparators at `rx_ooo_tail`.
+    JOIN = join: 16,
+    /// Not 0 if the segment opens the interval.
+    OPENED = opened: 32,
+    /// Start of the interval, as an offset from `rx_next`.
+    HEAD = head: 32,
+    /// Result of the comparators at `rx_ooo_head`.
+    TOUCH = touch: 16,
+    /// Bytes that the pseudo segment merges.
+    MERGED = merged: 32,
+    /// End of the merged bytes: what the host may read up to.
+    MERGE_END = merge_end: 32,
+    /// 1 if the payload is placed into the host's memory.
+    IS_PLACED = is_placed: 8,
+    /// Number of this packet in its context's channel.
+    PSN = psn: 32,
+
+    /// `tx_next_ack` before this packet.
+    UNA = una: 32,
+    /// Where the acknowledgement lies: result of the comparators at `tx_next_ack`.
+    NEWS = news: 16,
+    /// Bytes that the packet acknowledges.
+    ACKED = acked: 32,
+    /// Offset behind the last byte to send from `tx_next_ack`.
+    SENT_END = sent_end: 32,
+    /// 1 if the bytes to send are acknowledged already.
+    IS_STALE = is_stale: 8,
+    /// Duplicate acknowledgements in a row.
+    DUPACKS = dupacks_seen: 8,
+    /// Whether bytes were acknowledged that were never sent: result of the comparator at `tx_avail`.
+    UNSENT = unsent: 16,
+    /// Whether credits were there: result of the comparator at `tx_credits`.
+    PAID = paid: 16,
+    /// Whether the peer's window has room: result of the comparator at `tx_remote_avail`.
+    ROOM = room: 16,
+
+    /// Always [`PSEUDO`](super::kind::PSEUDO) in a packet that is mirrored.
+    PSEUDO_KIND = pseudo_kind: 8,
+    /// Not 0: the packet is dropped.
+    DROP = drop: 8,
+    /// Not 0: the mirror session.
+    MIRROR = mirror: 8,
+    /// Not 0: the digest.
+    DIGEST = digest: 8,
+    /// The mirror session that the packet comes from.
+    SESSION = session: 8,
+}
+
+wave_rmt::registers! {
+    /// Sequence number of the next byte in order.
+    RX_NEXT = Register { name: "rx_next", bits: 32, is_pair: false, entries: super::CONNECTIONS },
+    /// Bytes for which there is room behind it.
+    RX_AVAIL = Register { name: "rx_avail", bits: 32, is_pair: false, entries: super::CONNECTIONS },
+    /// End of the interval out of order, as an offset from `rx_next`; 0 without an interval.
+    RX_OOO_TAIL = Register { name: "rx_ooo_tail", bits: 32, is_pair: false, entries: super::CONNECTIONS },
+    /// Start of the interval, as an offset from `rx_next`.
+    RX_OOO_HEAD = Register { name: "rx_ooo_head", bits: 32, is_pair: false, entries: super::CONNECTIONS },
+    /// Sequence number of the first byte that is not acknowledged.
+    TX_NEXT_ACK = Register { name: "tx_next_ack", bits: 32, is_pair: false, entries: super::CONNECTIONS },
+    /// Duplicate acknowledgements in a row.
+    TX_DUPACKS = Register { name: "tx_dupacks", bits: 8, is_pair: false, entries: super::CONNECTIONS },
+    /// Distance from `tx_next_ack` to the end of what was ever sent.
+    TX_AVAIL = Register { name: "tx_avail", bits: 32, is_pair: false, entries: super::CONNECTIONS },
+    /// Bytes that may be sent.
+    TX_CREDITS = Register { name: "tx_credits", bits: 32, is_pair: false, entries: super::CONNECTIONS },
+    /// Bytes that the peer has room for behind `tx_next_ack`.
+    TX_REMOTE_AVAIL = Register { name: "tx_remote_avail", bits: 32, is_pair: false, entries: super::CONNECTIONS },
+    /// Bytes acknowledged since congestion control looked.
+    ACKED_BYTES = Register { name: "acked_bytes", bits: 32, is_pair: false, entries: super::CONNECTIONS },
+    /// Those of them whose acknowledgements echo a mark.
+    MARKED_BYTES = Register { name: "marked_bytes", bits: 32, is_pair: false, entries: super::CONNECTIONS },
+    /// Fast retransmissions since congestion control looked.
+    FAST_RETRANSMITS = Register { name: "fast_retransmits", bits: 8, is_pair: false, entries: super::CONNECTIONS },
+    /// Number of the next packet to a context.
+    CONTEXT_PSN = Register { name: "context_psn", bits: 32, is_pair: false, entries: super::CONTEXTS },
+}
