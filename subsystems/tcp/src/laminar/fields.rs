@@ -1,4 +1,4 @@
-//! Fields and registers of Laminar.
+//! Fields and registers of Laminar, for all its pipelines.
 
 wave_rmt::fields! {
     /// What the packet is, of [`kind`](super::kind).
@@ -40,6 +40,8 @@ wave_rmt::fields! {
     AHEAD = ahead: 32,
     /// `rx_next` after this packet.
     NEXT = next: 32,
+    /// Right edge of the window.
+    EDGE = edge: 32,
     /// Bytes for which there is room.
     AVAIL = avail: 32,
     /// Whether the segment ends beyond them: result of the comparator at `rx_avail`.
@@ -121,4 +123,6 @@ wave_rmt::registers! {
     FAST_RETRANSMITS = Register { name: "fast_retransmits", bits: 8, is_pair: false, entries: super::CONNECTIONS },
     /// Number of the next packet to a context.
     CONTEXT_PSN = Register { name: "context_psn", bits: 32, is_pair: false, entries: super::CONTEXTS },
+    /// Sequence number of the next byte in order (low), and right edge of the window (high).
+    RX_WINDOW = Register { name: "rx_window", bits: 32, is_pair: true, entries: super::CONNECTIONS },
 }

@@ -4,17 +4,22 @@
 //! What an early register needs of a later one is assumed ([`receive`]: a segment is within the window) and checked behind; what a
 //! later one must write to an earlier one comes around in a pseudo segment, a mirrored copy of fields that enters the egress again.
 //!
-//! [`THESIS`] is the pipeline as the thesis describes it, so that its tables and figures can be held against it. Where the text is
-//! open, a comment says what was chosen.
+//! [`LAMINAR`] is the pipeline that is safe against any peer. [`THESIS`] is the one that the thesis describes, so that its tables can
+//! be held against it: it acknowledges bytes that never came if a peer sends beyond the window ([`window`]). Where the text is
+//! open, a comment says what was chosen. [`explore`] searches both exhaustively.
 
+pub mod explore;
 pub mod fields;
+pub mod planted;
 pub mod receive;
 pub mod trace;
 pub mod transmit;
+pub mod window;
 
 use wave_rmt::devices::TOFINO2;
 use wave_rmt::pipeline::Intrinsic;
-use wave_rmt::{Constant, Mirror, Pipeline, Table};
+use wave_rmt::state::Refused;
+use wave_rmt::{Constant, Mirror, Pipeline, State, Table};
 
 use fields::*;
 pub use fields::{FIELDS, REGISTERS};
@@ -45,9 +50,36 @@ pub const DIGEST_UNSENT: u32 = 2;
 /// Digest: three duplicate acknowledgements (5.3.2.3).
 pub const DIGEST_FAST_RETRANSMIT: u32 = 3;
 
+/// The pipeline.
+pub const LAMINAR: Pipeline<'static> = Pipeline {
+    name: "laminar",
+    egress: &[
+        window::WINDOW,
+        transmit::NEXT_ACK,
+        window::ORDER,
+        transmit::PROGRESS,
+        window::TAIL,
+        transmit::DUPACKS,
+        receive::HEAD,
+        transmit::AVAIL,
+        transmit::CREDITS,
+        transmit::REMOTE,
+        receive::MERGE,
+        window::VERDICT,
+        transmit::VERDICT,
+        receive::CONTEXT,
+        transmit::ACKED_BYTES,
+        transmit::MARKED_BYTES,
+        transmit::FAST_RETRANSMITS,
+    ],
+    ..THESIS
+};
+
+const _: () = LAMINAR.must_fit(&TOFINO2);
+
 /// The pipeline after the thesis.
 pub const THESIS: Pipeline<'static> = Pipeline {
-    name: "laminar",
+    name: "laminar-thesis",
     fields: FIELDS,
     registers: REGISTERS,
     egress: &[
@@ -93,13 +125,76 @@ pub const THESIS: Pipeline<'static> = Pipeline {
 
 const _: () = THESIS.must_fit(&TOFINO2);
 
-/// [`THESIS`] as a constant that the compiler specialises.
+/// [`LAMINAR`] as a constant that the compiler specialises.
 #[derive(Clone, Copy, Debug)]
-pub struct Thesis;
+pub struct Laminar;
 
-impl Constant for Thesis {
-    const PIPELINE: Pipeline<'static> = THESIS;
+impl Constant for Laminar {
+    const PIPELINE: Pipeline<'static> = LAMINAR;
 }
+
+/// The registers of reassembly, as Table 5.1 names them: `rx_next`, `rx_avail`, `rx_ooo_tail`, `rx_ooo_head`.
+pub type Reassembly = [u32; 4];
+
+/// The registers of reassembly of a connection, in either pipeline.
+pub fn reassembly<const WORD: u8>(
+    pipeline: &Pipeline<'_>,
+    state: &State<WORD>,
+    connection: u32,
+) -> Reassembly {
+    let read = |register| state.read(register, connection).unwrap_or_default();
+    let [next, avail] = if is_thesis(pipeline) {
+        [read(RX_NEXT)[0], read(RX_AVAIL)[0]]
+    } else {
+        let [next, edge] = read(RX_WINDOW);
+        [next, edge.wrapping_sub(next) & word::<WORD>()]
+    };
+    [next, avail, read(RX_OOO_TAIL)[0], read(RX_OOO_HEAD)[0]]
+}
+
+/// Writes the registers of reassembly of a connection, in either pipeline.
+///
+/// # Errors
+/// There is no such connection.
+pub fn set_reassembly<const WORD: u8>(
+    pipeline: &Pipeline<'_>,
+    state: &mut State<WORD>,
+    connection: u32,
+    [next, avail, tail, head]: Reassembly,
+) -> Result<(), Refused> {
+    if is_thesis(pipeline) {
+        state.write(RX_NEXT, connection, [next, 0])?;
+        state.write(RX_AVAIL, connection, [avail, 0])?;
+    } else {
+        state.write(RX_WINDOW, connection, [next, next.wrapping_add(avail)])?;
+    }
+    state.write(RX_OOO_TAIL, connection, [tail, 0])?;
+    state.write(RX_OOO_HEAD, connection, [head, 0])
+}
+
+/// Whether a pipeline keeps `rx_next` and `rx_avail` apart.
+fn is_thesis(pipeline: &Pipeline<'_>) -> bool {
+    !pipeline.egress.iter().any(|table| table.name == window::WINDOW.name)
+}
+
+/// All bits of a word.
+const fn word<const WORD: u8>() -> u32 {
+    u32::MAX >> (32 - WORD as u32)
+}
+
+/// The thesis' Table 5.2 in whole units of all 20 stages of a Tofino 2, by the names of [`Units::named`]. It prints percentages; each
+/// has one number of units nearest to it.
+///
+/// [`Units::named`]: wave_rmt::check::Units::named
+pub const TABLE_5_2: &[(&str, u32)] = &[
+    ("stateful ALUs", 21),
+    ("SRAM blocks", 317),
+    ("map RAM blocks", 139),
+    ("TCAM blocks", 2),
+    ("gateways", 85),
+    ("VLIW instructions", 61),
+    ("exact crossbar bytes", 276),
+];
 
 /// An empty table, to build others on.
 const TABLE: Table<'static> = Table::NOTHING;

@@ -30,9 +30,9 @@ pub mod class {
     pub const READS: u32 = 0xfc;
 }
 
-const FIRST: Operand = Operand::Input(Input::Low);
-const SECOND: Operand = Operand::Input(Input::High);
-const MEMORY: Operand = Operand::Memory(Word::Low);
+pub(super) const FIRST: Operand = Operand::Input(Input::Low);
+pub(super) const SECOND: Operand = Operand::Input(Input::High);
+pub(super) const MEMORY: Operand = Operand::Memory(Word::Low);
 
 pub(super) const fn access(
     register: usize,
@@ -42,7 +42,7 @@ pub(super) const fn access(
     Some(Access { register, instruction, index: CONNECTION, inputs })
 }
 
-const fn is(field: Field, value: u32) -> Match {
+pub(super) const fn is(field: Field, value: u32) -> Match {
     Match::equal(field, value)
 }
 
@@ -51,7 +51,7 @@ pub(super) const fn result(field: Field, result: u32) -> Match {
     Match::bits(field, 1 << result, 1 << result)
 }
 
-const READS: Match = Match::bits(CLASS, class::READS, class::DUPLICATE);
+pub(super) const READS: Match = Match::bits(CLASS, class::READS, class::DUPLICATE);
 
 /// A register's word leaves, unchanged.
 pub(super) const READ: Instruction<'static> = Instruction {
@@ -99,7 +99,7 @@ pub(super) const NEXT: Table<'static> = Table {
     ..TABLE
 };
 
-const fn offset(to: Field, from: Field) -> Op<'static> {
+pub(super) const fn offset(to: Field, from: Field) -> Op<'static> {
     Op::new(to, Function::Subtract, Source::Field(from), Source::Field(OLD))
 }
 
@@ -228,7 +228,7 @@ pub(super) const AVAIL: Table<'static> = Table {
 };
 
 /// Bytes in order bring the interval nearer; one that they cover ends at 0.
-const SLIDE: Instruction<'static> = Instruction {
+pub(super) const SLIDE: Instruction<'static> = Instruction {
     name: "slide",
     alus: &[Alu::low(Operation::SubtractSaturating, MEMORY, FIRST)],
     outputs: &[Output::word(0, Origin::Alu(Word::Low))],
@@ -236,10 +236,10 @@ const SLIDE: Instruction<'static> = Instruction {
 };
 
 /// Comparator 0: there is no interval.
-const IS_FREE: When = When::true_at(0);
+pub(super) const IS_FREE: When = When::true_at(0);
 
 /// Opens the interval with the segment, or extends it at its end.
-const EXTEND: Instruction<'static> = Instruction {
+pub(super) const EXTEND: Instruction<'static> = Instruction {
     name: "extend",
     compares: &[
         Compare::memory(Kind::Unsigned, Word::Low, Relation::Equal, 0),
@@ -388,8 +388,46 @@ pub(super) const MERGE: Table<'static> = Table {
     ..TABLE
 };
 
-const RECEIVED: Match = is(KIND, kind::RECEIVE);
-const SEPARATE: Match = is(OPENED, 0);
+pub(super) const RECEIVED: Match = is(KIND, kind::RECEIVE);
+pub(super) const SEPARATE: Match = is(OPENED, 0);
+
+/// The payload is placed, and a pseudo segment follows.
+pub(super) const PLACE: Action<'static> = Action {
+    name: "place",
+    access: None,
+    ops: &[
+        Op::set(IS_PLACED, Source::Constant(1)),
+        Op::set(MIRROR, Source::Constant(PSEUDO_SESSION)),
+        Op::set(PSEUDO_KIND, Source::Constant(kind::PSEUDO)),
+    ],
+};
+
+/// The segment is dropped, and a pseudo segment repeats the acknowledgement.
+pub(super) const REFUSE: Action<'static> = Action {
+    name: "refuse",
+    access: None,
+    ops: &[
+        Op::set(DROP, Source::Constant(1)),
+        Op::set(MIRROR, Source::Constant(PSEUDO_SESSION)),
+        Op::set(PSEUDO_KIND, Source::Constant(kind::PSEUDO)),
+    ],
+};
+
+/// Nothing is left to do for a segment without payload.
+pub(super) const NO_PAYLOAD: Action<'static> =
+    Action { name: "no_payload", access: None, ops: &[Op::set(DROP, Source::Constant(1))] };
+
+/// `rx_next` has moved beyond the window: the control plane sets it back (5.3.1.2).
+const SET_BACK: Action<'static> = Action {
+    name: "set_back",
+    access: None,
+    ops: &[
+        Op::set(DROP, Source::Constant(1)),
+        Op::set(DIGEST, Source::Constant(DIGEST_BEYOND_WINDOW)),
+        Op::set(MIRROR, Source::Constant(PSEUDO_SESSION)),
+        Op::set(PSEUDO_KIND, Source::Constant(kind::PSEUDO)),
+    ],
+};
 
 /// Whether the payload is placed, and whether a pseudo segment follows. Every segment with payload has one, so that none that is
 /// lost leaves an interval unmerged for ever (5.3.1.4).
@@ -400,7 +438,7 @@ pub(super) const VERDICT: Table<'static> = Table {
             all: &[RECEIVED, is(CLASS, class::IN_ORDER), result(field::BEYOND, 0)],
             action: 0,
         },
-        FixedEntry { all: &[RECEIVED, is(CLASS, class::IN_ORDER)], action: 1 },
+        FixedEntry { all: &[RECEIVED, is(CLASS, class::IN_ORDER)], action: 3 },
         // Joined: the segment starts at or before the interval's end, and ends at or behind its start.
         FixedEntry {
             all: &[
@@ -442,42 +480,12 @@ pub(super) const VERDICT: Table<'static> = Table {
             ],
             action: 0,
         },
-        FixedEntry { all: &[RECEIVED, is(CLASS, class::OUT_OF_ORDER), SEPARATE], action: 2 },
+        FixedEntry { all: &[RECEIVED, is(CLASS, class::OUT_OF_ORDER), SEPARATE], action: 1 },
         FixedEntry { all: &[RECEIVED, is(CLASS, class::OUT_OF_ORDER)], action: 0 },
-        FixedEntry { all: &[RECEIVED, is(HAS_PAYLOAD, 1)], action: 2 },
-        FixedEntry { all: &[RECEIVED], action: 3 },
+        FixedEntry { all: &[RECEIVED, is(HAS_PAYLOAD, 1)], action: 1 },
+        FixedEntry { all: &[RECEIVED], action: 2 },
     ]),
-    actions: &[
-        Action {
-            name: "place",
-            access: None,
-            ops: &[
-                Op::set(IS_PLACED, Source::Constant(1)),
-                Op::set(MIRROR, Source::Constant(PSEUDO_SESSION)),
-                Op::set(PSEUDO_KIND, Source::Constant(kind::PSEUDO)),
-            ],
-        },
-        Action {
-            name: "beyond",
-            access: None,
-            ops: &[
-                Op::set(DROP, Source::Constant(1)),
-                Op::set(DIGEST, Source::Constant(DIGEST_BEYOND_WINDOW)),
-                Op::set(MIRROR, Source::Constant(PSEUDO_SESSION)),
-                Op::set(PSEUDO_KIND, Source::Constant(kind::PSEUDO)),
-            ],
-        },
-        Action {
-            name: "refuse",
-            access: None,
-            ops: &[
-                Op::set(DROP, Source::Constant(1)),
-                Op::set(MIRROR, Source::Constant(PSEUDO_SESSION)),
-                Op::set(PSEUDO_KIND, Source::Constant(kind::PSEUDO)),
-            ],
-        },
-        Action { name: "no_payload", access: None, ops: &[Op::set(DROP, Source::Constant(1))] },
-    ],
+    actions: &[PLACE, REFUSE, NO_PAYLOAD, SET_BACK],
     ..TABLE
 };
 

@@ -3,14 +3,18 @@ use std::vec::Vec;
 use wave_rmt::check::place;
 use wave_rmt::devices::TOFINO1;
 
+use super::explore::{Settings, explore};
+use super::planted::PLANTED;
 use super::trace::{Packet, Script, TABLE_5_1_REGISTERS, table_5_1};
 use super::*;
 
 #[test]
-fn thesis_pipeline_fits_tofino_2_and_not_tofino_1() {
-    let placement = place(&THESIS, &TOFINO2);
-    assert_eq!(placement.violations, []);
-    assert!(placement.stages.len() <= 14, "{}", placement.stages.len());
+fn pipelines_fit_tofino_2_and_not_tofino_1() {
+    for (pipeline, stages) in [(&THESIS, 14), (&LAMINAR, 20)] {
+        let placement = place(pipeline, &TOFINO2);
+        assert_eq!(placement.violations, []);
+        assert!(placement.stages.len() <= stages, "{}: {}", pipeline.name, placement.stages.len());
+    }
     let violations = THESIS.check(&TOFINO1);
     let rules: Vec<_> = violations.iter().map(|violation| violation.rule.name()).collect();
     assert!(rules.contains(&"comparators") && rules.contains(&"input-bits"), "{rules:?}");
@@ -18,7 +22,9 @@ fn thesis_pipeline_fits_tofino_2_and_not_tofino_1() {
 
 #[test]
 fn registers_are_those_of_table_5_1() {
-    let steps = table_5_1().run().unwrap();
+    let ours = table_5_1().run(&LAMINAR).unwrap();
+    let steps = table_5_1().run(&THESIS).unwrap();
+    assert_eq!(ours, steps);
     let registers: Vec<_> = steps.iter().map(|step| step.registers).collect();
     assert_eq!(registers, TABLE_5_1_REGISTERS);
     // The pseudo segments, as the table prints them.
@@ -48,6 +54,33 @@ fn scripts_are_read_and_refused_by_line() {
         error("1 2 3"),
         "line 1: expected `SEQ LENGTH`, `P#N`, `lost P#N` or `start NEXT AVAIL`"
     );
-    assert!(Script::read("1 2\nP#2\n").unwrap().run().is_err());
-    assert!(Script::read("1 2\nP#1\nP#1\n").unwrap().run().is_err());
+    assert!(Script::read("1 2\nP#2\n").unwrap().run(&LAMINAR).is_err());
+    assert!(Script::read("1 2\nP#1\nP#1\n").unwrap().run(&LAMINAR).is_err());
+}
+
+#[test]
+fn no_order_of_packets_breaks_reassembly() {
+    // Across the wrap of sequence numbers, and across the wrap of their sign.
+    for first in [0, 28, 13] {
+        let explored = explore(&LAMINAR, Settings { first, ..Settings::default() });
+        assert_eq!(explored.counterexample, None);
+        assert_eq!(explored.uncovered, [""; 0]);
+        assert!(explored.states > 2_000, "{}", explored.states);
+    }
+}
+
+#[test]
+fn planted_faults_are_found() {
+    for planted in PLANTED {
+        let settings = Settings { first: planted.first, window: 6, ..Settings::default() };
+        let found = explore(&planted.pipeline, settings).counterexample;
+        let found = found.unwrap_or_else(|| panic!("{} was not found", planted.name));
+        assert!(!found.steps.is_empty() && found.steps.len() <= 6, "{}: {found:?}", planted.name);
+    }
+}
+
+#[test]
+fn thesis_rule_serves_peers_that_keep_to_their_window() {
+    let settings = Settings { is_hostile: false, window: 6, ..Settings::default() };
+    assert_eq!(explore(&THESIS, settings).counterexample, None);
 }

@@ -7,12 +7,10 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
-use wave_rmt::{Gress, Interpreter, Phv};
+use wave_rmt::{Gress, Interpreter, Phv, Pipeline};
 
-use super::fields::{
-    END, HAS_PAYLOAD, IS_PLACED, KIND, LENGTH, RX_AVAIL, RX_NEXT, RX_OOO_HEAD, RX_OOO_TAIL, SEQ,
-};
-use super::{THESIS, kind};
+use super::fields::{END, HAS_PAYLOAD, IS_PLACED, KIND, LENGTH, SEQ};
+use super::{Reassembly, kind, reassembly, set_reassembly};
 
 /// A packet of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +44,7 @@ pub struct Step {
     /// Its length in bytes.
     pub length: u32,
     /// `rx_next`, `rx_avail`, `rx_ooo_tail` and `rx_ooo_head` after it; `None` for a lost packet.
-    pub registers: Option<[u32; 4]>,
+    pub registers: Option<Reassembly>,
     /// Whether its payload was placed into the host's memory.
     pub is_placed: bool,
 }
@@ -95,7 +93,7 @@ pub fn table_5_1() -> Script {
 }
 
 /// The registers that Table 5.1 prints after each packet; `None` for the lost one.
-pub const TABLE_5_1_REGISTERS: [Option<[u32; 4]>; 12] = [
+pub const TABLE_5_1_REGISTERS: [Option<Reassembly>; 12] = [
     Some([1000, 10_000, 1000, 500]),
     Some([1500, 9500, 500, 0]),
     Some([1500, 9500, 1000, 0]),
@@ -152,15 +150,14 @@ impl Script {
         Ok(script)
     }
 
-    /// Passes the packets through Laminar's egress, one after another.
+    /// Passes the packets through the egress of Laminar or of the thesis' pipeline, one after another.
     ///
     /// # Errors
     /// A pseudo segment is named that no segment has made, or a second time.
-    pub fn run(&self) -> Result<Vec<Step>, BadScript> {
-        let mut machine: Interpreter<'_> = Interpreter::new(&THESIS);
+    pub fn run(&self, pipeline: &Pipeline<'_>) -> Result<Vec<Step>, BadScript> {
+        let mut machine: Interpreter<'_> = Interpreter::new(pipeline);
         // Connection 0 exists.
-        let _ = machine.state.write(RX_NEXT, 0, [self.next, 0]);
-        let _ = machine.state.write(RX_AVAIL, 0, [self.avail, 0]);
+        let _ = set_reassembly(pipeline, &mut machine.state, 0, [self.next, self.avail, 0, 0]);
         let mut pseudo: BTreeMap<usize, Phv> = BTreeMap::new();
         let mut segments = 0;
         let mut steps = vec![];
@@ -183,11 +180,10 @@ impl Script {
             let mut step = Step { name, seq, length, registers: None, is_placed: false };
             if !is_lost {
                 let verdict = machine.pass(Gress::Egress, &mut phv);
-                if let Some(copy) = THESIS.mirrored(verdict.mirror, &phv) {
+                if let Some(copy) = pipeline.mirrored(verdict.mirror, &phv) {
                     pseudo.insert(segments, copy);
                 }
-                let read = |register| machine.state.read(register, 0).map_or(0, |words| words[0]);
-                step.registers = Some([RX_NEXT, RX_AVAIL, RX_OOO_TAIL, RX_OOO_HEAD].map(read));
+                step.registers = Some(reassembly(pipeline, &machine.state, 0));
                 step.is_placed = phv.get(IS_PLACED) == 1;
             }
             steps.push(step);

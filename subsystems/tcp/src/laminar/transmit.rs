@@ -11,7 +11,7 @@ use super::fields::{
     IS_MARKED, IS_STALE, KIND, LENGTH, NEWS, PAID, ROOM, SENT_END, TARGET, TX_AVAIL, TX_CREDITS,
     TX_DUPACKS, TX_NEXT_ACK, TX_REMOTE_AVAIL, UNA, UNSENT, WINDOW,
 };
-use super::receive::{GRANT, READ, access, class, result};
+use super::receive::{FIRST, GRANT, MEMORY, READ, access, class, is, result};
 use super::{DIGEST_FAST_RETRANSMIT, DIGEST_UNSENT, TABLE, kind};
 
 /// What SYNC writes, in the field `target`.
@@ -24,13 +24,7 @@ pub mod sync {
     pub const STATISTICS: u32 = 3;
 }
 
-const FIRST: Operand = Operand::Input(Input::Low);
-const MEMORY: Operand = Operand::Memory(Word::Low);
 const ZERO: Operand = Operand::Constant(0);
-
-const fn is(field: wave_rmt::Field, value: u32) -> Match {
-    Match::equal(field, value)
-}
 
 /// Moves `tx_next_ack` to the acknowledged number if that is new. Whether it was ever sent is not known here (5.3.2.3).
 const ACKNOWLEDGE: Instruction<'static> = Instruction {
@@ -146,7 +140,6 @@ const TAKE_OFF: Instruction<'static> = Instruction {
     compares: &[Compare::input(Kind::Unsigned, Input::Low, Relation::Greater, Word::Low)],
     alus: &[Alu::low(Operation::SubtractSaturating, MEMORY, FIRST)],
     outputs: &[Output::word(0, Origin::Result)],
-    ..Instruction::NOTHING
 };
 
 /// `tx_avail`. A host sends what is acknowledged already if an acknowledgement has overtaken its retransmission: those bytes end at

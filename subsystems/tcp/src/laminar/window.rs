@@ -1,0 +1,240 @@
+//! Reassembly without an assumption: `rx_next` and the right edge of the window are one pair, so that a segment beyond the window
+//! changes nothing.
+//!
+//! The thesis' rule for such a segment (5.3.1.2) moves `rx_next` first and sets it back later. Until then acknowledgements carry
+//! the moved number, and so acknowledge bytes that never came: [`explore`](super::explore) finds it in one step. The pair takes one
+//! stateful ALU and one stage less.
+
+use wave_rmt::register::{Compare, Input, Kind, Operand, Operation, Origin, Relation, When, Word};
+use wave_rmt::table::{FixedEntry, Function, Lookup};
+use wave_rmt::{Action, Alu, Gateway, Instruction, Op, Output, Row, Source, Table, Then};
+
+use super::fields as field;
+use super::fields::{
+    AMOUNT, AVAIL, CLASS, EDGE, END, HAS_PAYLOAD, JOIN, KIND, OLD, OPENED, RX_OOO_TAIL, RX_WINDOW,
+    SEQ, START, TARGET, TOUCH,
+};
+use super::receive::{
+    EXTEND, FIRST, NO_PAYLOAD, PLACE, READ, READS, RECEIVED, REFUSE, SECOND, SEPARATE, SLIDE,
+    access, class, is, offset, result,
+};
+use super::{TABLE, kind};
+
+/// Moves `rx_next` to the segment's end if the segment has the next byte and ends within the window.
+pub(super) const ADVANCE: Instruction<'static> = Instruction {
+    name: "advance",
+    compares: &[
+        Compare::input(Kind::Serial, Input::Low, Relation::LessOrEqual, Word::Low),
+        Compare::input(Kind::Serial, Input::High, Relation::Greater, Word::Low),
+        Compare::input(Kind::Serial, Input::Low, Relation::Equal, Word::Low),
+        Compare::input(Kind::Serial, Input::High, Relation::Greater, Word::High),
+    ],
+    alus: &[
+        Alu::set(SECOND).when(When::true_at(0).and(When::true_at(1)).and(When::true_at(3).not()))
+    ],
+    outputs: &[
+        Output::word(0, Origin::Memory(Word::Low)),
+        Output::word(1, Origin::Memory(Word::High)),
+        Output::word(2, Origin::Result),
+    ],
+};
+
+const READ_BOTH: Instruction<'static> = Instruction {
+    name: "read",
+    outputs: &[
+        Output::word(0, Origin::Memory(Word::Low)),
+        Output::word(1, Origin::Memory(Word::High)),
+    ],
+    ..Instruction::NOTHING
+};
+
+const GRANT: Instruction<'static> = Instruction {
+    name: "grant",
+    alus: &[Alu::high(Operation::Add, Operand::Memory(Word::High), FIRST)],
+    ..Instruction::NOTHING
+};
+
+/// `rx_window`.
+pub(super) const WINDOW: Table<'static> = Table {
+    name: "rx_window",
+    gateway: Gateway {
+        rows: &[
+            Row { all: &[is(KIND, kind::RECEIVE)], then: Then::Run(0) },
+            Row { all: &[is(KIND, kind::PSEUDO)], then: Then::Run(0) },
+            Row { all: &[is(KIND, kind::TRANSMIT)], then: Then::Run(1) },
+            Row {
+                all: &[is(KIND, kind::SYNC), is(TARGET, super::transmit::sync::ROOM)],
+                then: Then::Run(2),
+            },
+        ],
+        otherwise: Then::Skip,
+    },
+    actions: &[
+        Action {
+            name: "advance",
+            access: access(RX_WINDOW, &ADVANCE, [Some(SEQ), Some(END)]),
+            ops: &[
+                Op::set(OLD, Source::Output(0)),
+                Op::set(EDGE, Source::Output(1)),
+                Op::set(field::ORDER, Source::Output(2)),
+            ],
+        },
+        Action {
+            name: "read",
+            access: access(RX_WINDOW, &READ_BOTH, [None; 2]),
+            ops: &[Op::set(OLD, Source::Output(0)), Op::set(EDGE, Source::Output(1))],
+        },
+        Action { name: "grant", access: access(RX_WINDOW, &GRANT, [Some(AMOUNT), None]), ops: &[] },
+    ],
+    ..TABLE
+};
+
+const fn keep(name: &'static str, ops: &'static [Op<'static>]) -> Action<'static> {
+    Action { name, access: None, ops }
+}
+
+/// Room behind `rx_next`.
+const fn room(next: wave_rmt::Field) -> Op<'static> {
+    Op::new(AVAIL, Function::Subtract, Source::Field(EDGE), Source::Field(next))
+}
+
+/// What the comparators at `rx_window` mean. What ends beyond the window has no new bytes for us.
+pub(super) const ORDER: Table<'static> = Table {
+    name: "order",
+    gateway: Gateway {
+        rows: &[
+            Row { all: &[result(field::ORDER, 7)], then: Then::Run(0) },
+            Row { all: &[result(field::ORDER, 3)], then: Then::Run(0) },
+            Row { all: &[result(field::ORDER, 2)], then: Then::Run(1) },
+            Row { all: &[result(field::ORDER, 5)], then: Then::Run(2) },
+        ],
+        otherwise: Then::Run(3),
+    },
+    actions: &[
+        keep(
+            "in_order",
+            &[
+                Op::set(CLASS, Source::Constant(class::IN_ORDER)),
+                Op::set(field::NEXT, Source::Field(END)),
+                offset(field::AHEAD, END),
+                room(END),
+            ],
+        ),
+        keep(
+            "out_of_order",
+            &[
+                Op::set(CLASS, Source::Constant(class::OUT_OF_ORDER)),
+                Op::set(field::NEXT, Source::Field(OLD)),
+                offset(START, SEQ),
+                offset(field::AHEAD, END),
+                room(OLD),
+            ],
+        ),
+        keep(
+            "pure",
+            &[
+                Op::set(CLASS, Source::Constant(class::PURE)),
+                Op::set(field::NEXT, Source::Field(OLD)),
+                room(OLD),
+            ],
+        ),
+        keep(
+            "duplicate",
+            &[
+                Op::set(CLASS, Source::Constant(class::DUPLICATE)),
+                Op::set(field::NEXT, Source::Field(OLD)),
+                room(OLD),
+            ],
+        ),
+    ],
+    ..TABLE
+};
+
+/// `rx_ooo_tail`.
+pub(super) const TAIL: Table<'static> = Table {
+    name: "rx_ooo_tail",
+    gateway: Gateway {
+        rows: &[
+            Row { all: &[is(CLASS, class::IN_ORDER)], then: Then::Run(0) },
+            Row { all: &[is(CLASS, class::OUT_OF_ORDER)], then: Then::Run(1) },
+            Row { all: &[READS], then: Then::Run(2) },
+        ],
+        otherwise: Then::Skip,
+    },
+    actions: &[
+        Action {
+            name: "slide",
+            access: access(RX_OOO_TAIL, &SLIDE, [Some(field::AHEAD), None]),
+            ops: &[Op::set(field::TAIL, Source::Output(0))],
+        },
+        Action {
+            name: "extend",
+            access: access(RX_OOO_TAIL, &EXTEND, [Some(START), Some(field::AHEAD)]),
+            ops: &[
+                Op::set(field::TAIL, Source::Output(0)),
+                Op::set(JOIN, Source::Output(1)),
+                Op::set(OPENED, Source::Output(2)),
+            ],
+        },
+        Action {
+            name: "read",
+            access: access(RX_OOO_TAIL, &READ, [None; 2]),
+            ops: &[Op::set(field::TAIL, Source::Output(0))],
+        },
+    ],
+    ..TABLE
+};
+
+/// Whether the payload is placed. Every segment with payload makes a pseudo segment.
+pub(super) const VERDICT: Table<'static> = Table {
+    name: "rx_verdict",
+    lookup: Lookup::Fixed(&[
+        FixedEntry { all: &[RECEIVED, is(CLASS, class::IN_ORDER)], action: 0 },
+        FixedEntry {
+            all: &[
+                RECEIVED,
+                is(CLASS, class::OUT_OF_ORDER),
+                SEPARATE,
+                result(JOIN, 2),
+                result(TOUCH, 1),
+            ],
+            action: 0,
+        },
+        FixedEntry {
+            all: &[
+                RECEIVED,
+                is(CLASS, class::OUT_OF_ORDER),
+                SEPARATE,
+                result(JOIN, 2),
+                result(TOUCH, 3),
+            ],
+            action: 0,
+        },
+        FixedEntry {
+            all: &[
+                RECEIVED,
+                is(CLASS, class::OUT_OF_ORDER),
+                SEPARATE,
+                result(JOIN, 6),
+                result(TOUCH, 1),
+            ],
+            action: 0,
+        },
+        FixedEntry {
+            all: &[
+                RECEIVED,
+                is(CLASS, class::OUT_OF_ORDER),
+                SEPARATE,
+                result(JOIN, 6),
+                result(TOUCH, 3),
+            ],
+            action: 0,
+        },
+        FixedEntry { all: &[RECEIVED, is(CLASS, class::OUT_OF_ORDER), SEPARATE], action: 1 },
+        FixedEntry { all: &[RECEIVED, is(CLASS, class::OUT_OF_ORDER)], action: 0 },
+        FixedEntry { all: &[RECEIVED, is(HAS_PAYLOAD, 1)], action: 1 },
+        FixedEntry { all: &[RECEIVED], action: 2 },
+    ]),
+    actions: &[PLACE, REFUSE, NO_PAYLOAD],
+    ..TABLE
+};
