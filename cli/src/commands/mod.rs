@@ -19,6 +19,7 @@ mod outputs;
 pub mod record;
 mod reference;
 pub mod reproduce;
+mod rmt;
 pub mod run;
 mod scenarios;
 pub mod serve;
@@ -81,6 +82,8 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Speak TCP at an address that an agent owns, for programs without kernel sockets.
     Tcp(tcp::TcpArgs),
+    /// Check pipelines for match-action chips, show what they take, and trace packets through them.
+    Rmt(rmt::RmtArgs),
     /// Put a load on a server.
     Load(load::LoadArgs),
     /// Run an agent and attach it to a host.
@@ -144,6 +147,7 @@ impl Wave {
             Command::Record(args) => ended("record", record::execute(&args)),
             Command::Serve(args) => serve::execute(&args),
             Command::Tcp(args) => tcp::execute(&args),
+            Command::Rmt(args) => ended("rmt", rmt::execute(&args)),
             Command::Load(args) => ended("load", load::execute(&args)),
             Command::Agent(args) => agent::execute(*args),
             Command::Policies(args) => policies::execute(&Registry::shipped(), &args),

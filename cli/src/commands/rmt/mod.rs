@@ -1,0 +1,98 @@
+//! `wave rmt`: pipelines for match-action chips, without such a chip or its compiler.
+
+mod check;
+mod explore;
+mod resources;
+mod trace;
+
+use std::process::ExitCode;
+
+use clap::builder::PossibleValue;
+use clap::{Args, Subcommand, ValueEnum};
+use wave_rmt::devices::{DEVICES, Device, TOFINO2};
+use wave_rmt::{Pipeline, examples};
+use wave_tcp::laminar;
+use wave_terminal::Failure;
+
+#[derive(Args, Debug)]
+pub struct RmtArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Say which limits of a chip a pipeline breaks, and what to change.
+    Check(check::CheckArgs),
+    /// Show what each pipeline stage takes of a chip.
+    Resources(resources::ResourcesArgs),
+    /// Pass every order of packets through Laminar's reassembly, with words of five bits.
+    Explore(explore::ExploreArgs),
+    /// Show what segments leave in Laminar's registers.
+    Trace(trace::TraceArgs),
+}
+
+pub fn execute(args: &RmtArgs) -> Result<ExitCode, Failure> {
+    match &args.what {
+        What::Check(args) => Ok(check::check(args)),
+        What::Resources(args) => Ok(resources::resources(args)),
+        What::Explore(args) => Ok(explore::run(args)),
+        What::Trace(args) => trace::trace(args),
+    }
+}
+
+/// A pipeline that `wave` knows.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    pipeline: &'static Pipeline<'static>,
+    about: &'static str,
+}
+
+static LAMINAR: Pipeline<'static> = laminar::LAMINAR;
+static THESIS: Pipeline<'static> = laminar::THESIS;
+static SKETCH: Pipeline<'static> = examples::sketch::SKETCH;
+static HEAVY_HITTERS: Pipeline<'static> = examples::heavy_hitters::HEAVY_HITTERS;
+
+static PIPELINES: &[Known] = &[
+    Known { pipeline: &LAMINAR, about: "TCP, safe against peers that send beyond the window" },
+    Known { pipeline: &THESIS, about: "TCP, as chapter 5 of the thesis describes it" },
+    Known { pipeline: &SKETCH, about: examples::EXAMPLES[0].1 },
+    Known { pipeline: &HEAVY_HITTERS, about: examples::EXAMPLES[1].1 },
+];
+
+impl ValueEnum for Known {
+    fn value_variants<'a>() -> &'a [Known] {
+        PIPELINES
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.pipeline.name).help(self.about))
+    }
+}
+
+/// A chip that `wave` knows.
+#[derive(Clone, Copy, Debug)]
+struct Chip(&'static Device);
+
+static CHIPS: &[Chip] = &[Chip(&DEVICES[0]), Chip(&DEVICES[1]), Chip(&DEVICES[2])];
+
+impl ValueEnum for Chip {
+    fn value_variants<'a>() -> &'a [Chip] {
+        CHIPS
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.0.name))
+    }
+}
+
+/// The pipeline and the chip of a command.
+#[derive(Args, Debug)]
+struct Chosen {
+    /// The pipeline.
+    #[arg(value_name = "PIPELINE")]
+    pipeline: Known,
+    /// The chip.
+    #[arg(long, value_name = "NAME", default_value = TOFINO2.name)]
+    device: Chip,
+}
