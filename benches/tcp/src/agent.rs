@@ -4,18 +4,22 @@ use std::alloc::System;
 use std::io::{Stdin, Stdout};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
 use stats_alloc::{Stats, StatsAlloc};
 use wave_agent::{Seat, ThreadFront, serve};
-use wave_front_tcp::{
-    Captures, Door, DoorOptions, ReportSocket, SingleDatapath, TcpFront, TcpOptions, Traces,
-};
+use wave_front_tcp::{Captures, Door, DoorOptions, ReportSocket, TcpFront, TcpOptions, Traces};
 use wave_process::cpus;
 use wave_tcp::congestion::Algorithm;
 use wave_tcp::control::Bounds;
-use wave_tcp::stages::recover::{GoBackN, Recovery, Sack};
-use wave_wires::{Interface, InterfaceOptions, Tap, TapOptions, Wire};
+use wave_tcp::datapath::{Datapath, Settings};
+use wave_tcp::datapaths::DatapathKind;
+use wave_tcp::executors::Inline;
+use wave_tcp::flextoe::FlexToe;
+use wave_tcp::stages::recover::GoBackN;
+use wave_tcp::trace::Trace;
+use wave_wires::{Frame, Interface, InterfaceOptions, Tap, TapOptions, Wire};
 
 use crate::network::enter_network_of;
 use crate::process::answer;
@@ -73,14 +77,20 @@ fn up(
     allocator: &'static StatsAlloc<System>,
 ) -> Result<(), String> {
     match args.go_back_n {
-        true => up_with::<_, GoBackN>(args, wire, allocator),
-        false => up_with::<_, Sack>(args, wire, allocator),
+        true => {
+            up_with(args, wire, FlexToe::<Frame, Inline<Frame, GoBackN>>::with_trace, allocator)
+        }
+        false => {
+            let make = |settings, trace| DatapathKind::default().make(settings, trace);
+            up_with(args, wire, make, allocator)
+        }
     }
 }
 
-fn up_with<W: Wire, R: Recovery>(
+fn up_with<D: Datapath<Frame>>(
     args: &AgentArgs,
-    wire: W,
+    wire: impl Wire,
+    make: impl FnOnce(Settings, Arc<Trace>) -> D,
     allocator: &'static StatsAlloc<System>,
 ) -> Result<(), String> {
     let failed = |error: &dyn std::fmt::Display| format!("the bench's agent: {error}");
@@ -100,9 +110,8 @@ fn up_with<W: Wire, R: Recovery>(
         seat: Seat::Shared,
     };
     let before = allocator.stats();
-    let mut front =
-        TcpFront::<W, SingleDatapath<R>>::new(wire, door, reports, captures, traces, &options)
-            .map_err(|error| failed(&error))?;
+    let mut front = TcpFront::new(wire, make, door, reports, captures, traces, &options)
+        .map_err(|error| failed(&error))?;
     let table_bytes = live(&allocator.stats()) - live(&before);
     answer("ready")?;
     // Allocates nothing itself, so that only the agent's allocations are counted.

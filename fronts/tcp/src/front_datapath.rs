@@ -4,11 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use wave_core::clock::Nanos;
 use wave_links::LentPayload;
-use wave_tcp::counters::Counters;
 use wave_tcp::datapath::Datapath;
-use wave_tcp::executors::Inline;
-use wave_tcp::flextoe::FlexToe;
-use wave_tcp::stages::recover::Recovery;
 use wave_tcp::steering::Steering;
 use wave_wires::Frame;
 
@@ -21,9 +17,6 @@ pub(crate) const FRAMES_PER_TURN: usize = 64;
 
 /// A data path that a front can serve, whatever threads it has. By default there are none.
 pub trait FrontDatapath: Datapath<Frame> {
-    /// Counters of all data paths.
-    fn counters(&self) -> Counters;
-
     /// Number of threads that touch the payload memory of processes, besides the front's.
     fn threads(&self) -> usize {
         0
@@ -41,7 +34,7 @@ pub trait FrontDatapath: Datapath<Frame> {
     fn pause(&mut self) {}
 
     /// Lets the threads go on.
-    fn resume(&mut self) {}
+    fn unpause(&mut self) {}
 
     /// Loses segments that wait for a wire, as any cable may.
     fn discard_held(&mut self, _now: Nanos) {}
@@ -81,8 +74,5 @@ pub trait FrontDatapath: Datapath<Frame> {
     }
 }
 
-impl<R: Recovery> FrontDatapath for FlexToe<Frame, Inline<Frame, R>> {
-    fn counters(&self) -> Counters {
-        *FlexToe::counters(self)
-    }
-}
+/// A data path on the front's own thread.
+impl<D: Datapath<Frame> + ?Sized> FrontDatapath for Box<D> {}

@@ -33,7 +33,7 @@ use crate::admitted::{AdmissionCounters, KeptAdmitted};
 use crate::streams::KeptStreams;
 
 /// Version of the format of everything that is handed over. Agents of different versions do not replace each other.
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 /// Time for a new agent to make its tables.
 const CANDIDATE_PATIENCE: Nanos = Nanos::from_millis(10_000);
 /// Time for a new agent to restore the state. No agent serves meanwhile.
@@ -96,6 +96,8 @@ pub enum WireKind {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct AgentInfo {
     pub(crate) version: u32,
+    /// Name of its data path.
+    pub(crate) datapath: String,
     pub(crate) wire: WireKind,
     /// How its flows are spread over groups with a wire each. `None`: it has one wire.
     pub(crate) steering: Option<Steering>,
@@ -336,6 +338,11 @@ impl Predecessor {
         &self.info.name
     }
 
+    /// Name of the agent's data path.
+    pub fn datapath(&self) -> &str {
+        &self.info.datapath
+    }
+
     /// The agent's addresses.
     pub fn address(&self) -> &Address {
         &self.info.address
@@ -412,6 +419,7 @@ mod tests {
         let fd = || OwnedFd::from(File::open("/dev/null").unwrap());
         let info = AgentInfo {
             version: VERSION,
+            datapath: "flextoe".to_owned(),
             wire: WireKind::Tap,
             steering: None,
             name: String::new(),

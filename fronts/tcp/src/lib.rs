@@ -31,7 +31,7 @@ pub use address_conflict::holder_of;
 pub use admitted::{EVENTS_MAX, PROCESSES_MAX, SPANS_MAX};
 pub use captures::{CaptureRequest, Captures, captures_path};
 pub use door::{Door, DoorError, DoorOptions, OFFER_PATIENCE, OfferError, WAITING_MAX};
-pub use front::{SingleDatapath, TcpFront, TcpOptions};
+pub use front::{TcpFront, TcpOptions};
 pub use front_datapath::FrontDatapath;
 pub use groups::{GroupWires, Groups, Sender, steering_over};
 pub use handover::{HandoverError, Predecessor, Successors, WireKind, replace_path};

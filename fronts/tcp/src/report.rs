@@ -6,7 +6,6 @@ use wave_tcp::congestion::ONE;
 use wave_tcp::context::demotion;
 use wave_tcp::control::{SocketInfo, Stack};
 use wave_tcp::datapath::{Fin, FlowId};
-use wave_tcp::packet::Cause;
 use wave_wires::Frame;
 
 use crate::admitted::AdmissionCounters;
@@ -31,9 +30,11 @@ pub(crate) fn report<D: FrontDatapath>(
         "address6": address.v6.map(|home| format!("{}/{}", home.ip, home.prefix)),
         "mtu": address.mtu,
         "groups": stack.data.threads().max(1),
+        "datapath": stack.data.name(),
         "congestion": stack.congestion().name(),
         "sockets": sockets,
         "counters": counters(stack, admission, shared),
+        "meanings": meanings(stack),
         "refusals": refusals,
         "captured": { "frames": captured.frames, "dropped": captured.dropped },
     })
@@ -104,39 +105,32 @@ fn socket(
     row
 }
 
+/// What the data path's counters count.
+fn meanings<D: FrontDatapath>(stack: &Stack<Frame, D>) -> Value {
+    let mut all = serde_json::Map::new();
+    stack.data.visit_counters(&mut |counter, _| {
+        all.insert(counter.name.to_owned(), json!(counter.about));
+    });
+    Value::Object(all)
+}
+
+/// Counters of the data path and the control plane. A dot in the name of one of the data path's separates the name of its group.
 fn counters<D: FrontDatapath>(
     stack: &Stack<Frame, D>,
     admission: AdmissionCounters,
     shared: Counts,
 ) -> Value {
-    let data = stack.data.counters();
     let control = stack.counters();
-    let malformed: serde_json::Map<String, Value> = Cause::ALL
-        .iter()
-        .map(|cause| (cause.to_string().replace(' ', "_"), json!(data.malformed[cause.index()])))
-        .collect();
-    let [old_stamp, duplicate, outside, unsent, ancient, intervals] = data.dropped;
     let mut all = json!({
-        "InSegs": data.in_segments,
-        "OutSegs": data.out_segments,
-        "RetransSegs": data.retransmitted,
-        "OutRsts": data.out_resets + control.stranger_resets,
+        "OutRsts": control.stranger_resets,
         "ActiveOpens": control.active_opens,
         "PassiveOpens": control.passive_opens,
         "AttemptFails": control.attempts_failed,
         "EstabResets": control.resets,
-        "TCPTimeouts": data.timeouts,
-        "TCPFastRetrans": data.fast_retransmits,
-        "TCPSackRecovery": data.sack_recoveries,
-        "TCPLostRetransmit": data.lost_retransmits,
-        "TCPLossProbes": data.tail_probes,
-        "TCPWinProbe": data.probes,
-        "DelayedACKs": data.delayed_acknowledgements,
         "ListenOverflows": control.overflows,
         "TCPReqQFullDrop": control.full,
         "TCPAbortOnTimeout": control.timed_out,
         "TCPChallengeACK": control.challenges,
-        "PAWSEstab": old_stamp,
         "TCPKeepAlive": control.keep_alives,
         "path_mtu_reductions": control.path_mtu_reductions,
         "SyncookiesSent": control.cookies_sent,
@@ -156,20 +150,11 @@ fn counters<D: FrontDatapath>(
             "rings_beyond_share": admission.rings,
             "connections_without_memory": control.without_memory,
         },
-        "requests": {
-            "of_old_connections": data.old_requests,
-            "of_other_processes": data.foreign_requests,
-            "wrong": data.wrong_requests,
-        },
-        "dropped": {
-            "duplicate": duplicate,
-            "outside_window": outside,
-            "unsent_acknowledged": unsent,
-            "ancient_acknowledgement": ancient,
-            "too_many_intervals": intervals,
-            "leaving": data.in_frozen,
-        },
-        "malformed": malformed,
+    });
+    stack.data.visit_counters(&mut |counter, count| {
+        let place = counter.name.split('.').fold(&mut all, |group, name| &mut group[name]);
+        // Both planes may count the same, such as resets.
+        *place = json!(place.as_u64().unwrap_or(0) + count);
     });
     let by_cause = demotion::Cause::ALL.iter().zip(shared.demoted);
     let by_cause: serde_json::Map<String, Value> =

@@ -12,7 +12,7 @@ use rustix::fs::Mode;
 use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 use wave_tcp::datapath::FlowId;
-use wave_tcp::trace::{Point, Record, Trace};
+use wave_tcp::trace::{self, PointInfo, Record, Trace};
 
 use crate::readers::{PATIENCE, PendingReader, Pipe};
 use crate::tool_sockets::bind_beside;
@@ -30,9 +30,9 @@ pub struct TraceRequest {
     /// A connection, as index and generation. If absent: all connections, and records that belong to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flow: Option<(u32, u32)>,
-    /// Bits of the points, by their numbers. If absent: all points.
+    /// Names of points. If absent: all points.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub points: Option<u64>,
+    pub points: Option<Vec<String>>,
 }
 
 /// Path of the trace socket of an agent whose door is at `door`.
@@ -47,6 +47,8 @@ pub struct Traces {
     listener: UnixListener,
     path: PathBuf,
     trace: Arc<Trace>,
+    /// The points of the data path.
+    points: &'static [PointInfo],
     pending: Vec<PendingReader>,
     running: Vec<Running>,
     /// Lines for one reader in one turn.
@@ -85,11 +87,17 @@ impl Traces {
     fn over(listener: UnixListener, path: PathBuf) -> Traces {
         let trace = Arc::new(Trace::new(RECORDS));
         let (pending, running) = (Vec::new(), Vec::new());
-        Traces { listener, path, trace, pending, running, lines: String::new() }
+        let (points, lines) = (&[], String::new());
+        Traces { listener, path, trace, points, pending, running, lines }
     }
 
     pub(crate) fn listener(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
+    }
+
+    /// Sets the points of the data path.
+    pub(crate) fn set_points(&mut self, points: &'static [PointInfo]) {
+        self.points = points;
     }
 
     /// The ring, for the code that passes trace points.
@@ -122,7 +130,7 @@ impl Traces {
     /// Sends each reader the records written since the last call.
     pub(crate) fn deliver(&mut self) {
         for running in self.running.iter_mut().filter(|running| running.ended_at.is_none()) {
-            running.deliver(&self.trace, &mut self.lines);
+            running.deliver(&self.trace, self.points, &mut self.lines);
         }
     }
 
@@ -168,16 +176,18 @@ impl Running {
         })
     }
 
-    fn deliver(&mut self, trace: &Trace, lines: &mut String) {
+    fn deliver(&mut self, trace: &Trace, points: &'static [PointInfo], lines: &mut String) {
         lines.clear();
         let mut count = 0;
-        let TraceRequest { flow, points } = self.request;
+        let TraceRequest { flow, points: wanted } = &self.request;
         let flow = flow.map(|(index, generation)| FlowId { index, generation });
         self.lost += trace.read(&mut self.next, |record| {
-            let is_wanted = points.is_none_or(|points| points >> record.point as u8 & 1 != 0);
+            let Some(point) = trace::describe(record.point, points) else { return };
+            let is_wanted =
+                wanted.as_ref().is_none_or(|names| names.iter().any(|name| name == point.name));
             if is_wanted && (flow.is_none() || record.flow == flow) {
                 count += 1;
-                line(lines, record);
+                line(lines, record, point);
             }
         });
         if count == 0 {
@@ -216,15 +226,15 @@ impl Running {
 }
 
 /// Appends a record as a line.
-fn line(lines: &mut String, record: &Record) {
-    let Record { number, at, point, flow, values } = record;
-    let (stage, name) = (point.stage(), point.name());
+fn line(lines: &mut String, record: &Record, point: &PointInfo) {
+    let Record { number, at, flow, values, .. } = record;
+    let PointInfo { stage, name, values: names, .. } = point;
     // The text has no quotes, so nothing is escaped.
     let _ = write!(lines, r#"{{"n":{number},"ns":{},"stage":"{stage}","point":"{name}""#, at.0);
     if let Some(flow) = flow {
         let _ = write!(lines, r#","flow":"{flow}""#);
     }
-    for (name, value) in Point::values(*point).iter().zip(values) {
+    for (name, value) in names.iter().zip(values) {
         if !name.is_empty() {
             let _ = write!(lines, r#","{name}":{value}"#);
         }
@@ -234,23 +244,29 @@ fn line(lines: &mut String, record: &Record) {
 
 #[cfg(test)]
 mod tests {
+    use wave_tcp::datapaths::DatapathKind;
+
     use super::*;
 
     #[test]
     fn trace_line_is_json_with_its_points_values() {
         let mut lines = String::new();
         let flow = Some(FlowId { index: 3, generation: 1 });
-        for point in Point::ALL {
+        let points: Vec<_> = (0..)
+            .map_while(|number| trace::describe(number, DatapathKind::default().points()))
+            .collect();
+        for (number, point) in (0..).zip(&points) {
             let values = [1, u64::MAX];
-            line(&mut lines, &Record { number: 7, at: Nanos(5), point: *point, flow, values });
+            let record = Record { number: 7, at: Nanos(5), point: number, flow, values };
+            line(&mut lines, &record, point);
         }
-        for (text, point) in lines.lines().zip(Point::ALL) {
+        for (text, point) in lines.lines().zip(&points) {
             let object: serde_json::Value = serde_json::from_str(text).unwrap();
-            assert_eq!(object["point"], point.name());
+            assert_eq!(object["point"], point.name);
             assert_eq!((&object["n"], &object["flow"]), (&7.into(), &"3.1".into()));
-            let named = point.values().iter().filter(|name| !name.is_empty()).count();
+            let named = point.values.iter().filter(|name| !name.is_empty()).count();
             assert_eq!(object.as_object().unwrap().len(), 5 + named);
         }
-        assert_eq!(lines.lines().count(), Point::ALL.len());
+        assert_eq!(lines.lines().count(), points.len());
     }
 }

@@ -6,9 +6,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use wave_core::clock::Nanos;
-use wave_tcp_planted::datapath::{Established, FlowId, NoRoom, Output, Path, Statistics, Tuple};
+use wave_tcp_planted::datapath::{
+    Established, FlowId, NoRoom, Output, Path, Settings, Statistics, Tuple,
+};
 use wave_tcp_planted::executors::Executor;
-use wave_tcp_planted::flextoe::Settings;
 use wave_tcp_planted::pipeline::{Outcome, Stamped};
 use wave_tcp_testbed_planted::{By, Runs, Stages};
 use wave_wires::Frame;

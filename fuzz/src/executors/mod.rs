@@ -16,10 +16,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 use wave_tcp_planted::executors::{Inline, Shape, Threads, VirtualTime};
+use wave_tcp_planted::flextoe::FlexToe;
 use wave_tcp_planted::pipeline::{Entry, Work};
 use wave_tcp_planted::planted::{Planted, plant};
 use wave_tcp_planted::stages::recover::{GoBackN, Recovery, Sack};
-use wave_tcp_testbed_planted::{By, Runs, Stages};
+use wave_tcp_testbed_planted::{By, Data, Runs};
 use wave_terminal::{Failure, Progress, interrupt};
 use wave_wires::Frame;
 
@@ -172,7 +173,9 @@ fn compare(seed: u64) -> Found {
     found.free_runs = 2;
     let free = [(FREE_THREADS, Runs::Threads), (FREE_VIRTUAL_TIME, Runs::VirtualTime(seed))];
     for (name, runs) in free {
-        match caught(|| run_over(seed, &|settings, by| runs.start(settings, by), false).violation) {
+        match caught(|| {
+            run_over(seed, &|settings, by| runs.datapath(settings, by), false).violation
+        }) {
             Ok(None) => {}
             Ok(Some(broken)) => {
                 found.fails(seed, name, format!("{:?}: {}", broken.oracle, broken.what));
@@ -231,13 +234,13 @@ impl Found {
 /// The logs of both ends of a seed's history.
 fn record(seed: u64) -> Vec<Log> {
     let logs: RefCell<Vec<Rc<RefCell<Log>>>> = RefCell::default();
-    let runs = |settings, by| -> Stages<Frame> {
+    let make = |settings, by| -> Data<Frame> {
         let (recorder, log) = Recorder::new(settings, by);
         logs.borrow_mut().push(log);
-        Box::new(recorder)
+        Box::new(FlexToe::over(&settings, recorder))
     };
     // Whether the history keeps the rules is for the fuzzer to check.
-    let _ = run_over(seed, &runs, true);
+    let _ = run_over(seed, &make, true);
     let take =
         |log: Rc<RefCell<Log>>| Rc::try_unwrap(log).expect("the history is over").into_inner();
     logs.into_inner().into_iter().map(take).collect()

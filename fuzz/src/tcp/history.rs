@@ -9,9 +9,8 @@ use wave_tcp_planted::congestion::Algorithm;
 use wave_tcp_planted::context::Filled;
 use wave_tcp_planted::control::{Bounds, Secrets, State};
 use wave_tcp_planted::datapath::{Ring, Tuple};
-use wave_tcp_planted::flextoe::Settings;
-use wave_tcp_testbed_planted::{BOUNDS, By, Runs, Setup, Stages, TICK, host6};
-use wave_wires::{Adversity, Frame, Memory};
+use wave_tcp_testbed_planted::{BOUNDS, By, Make, Runs, Setup, TICK, host6};
+use wave_wires::{Adversity, Memory};
 
 use super::side::{Ends, Kind, Side};
 use super::{Counts, Oracle, Violation};
@@ -66,19 +65,15 @@ struct History {
     steps: u64,
 }
 
-/// Runs the history of a seed, with all stages on one core.
+/// Runs the history of a seed over FlexTOE's data path, with all stages on one core.
 pub fn run(seed: u64) -> Outcome {
-    run_over(seed, &|settings, by| Runs::Inline.start(settings, by), true)
+    run_over(seed, &|settings, by| Runs::Inline.datapath(settings, by), true)
 }
 
-/// Runs the history of a seed. `runs` makes the executor of the stages, first for one side, then for the other. `is_prompt`: a
-/// poll finishes all that its budget allows before it returns.
-pub fn run_over(
-    seed: u64,
-    runs: &dyn Fn(Settings, By) -> Stages<Frame>,
-    is_prompt: bool,
-) -> Outcome {
-    let mut history = History::new(seed, runs);
+/// Runs the history of a seed. `make` makes the data path, first for one side, then for the other. `is_prompt`: a poll finishes
+/// all that its budget allows before it returns.
+pub fn run_over(seed: u64, make: Make<'_>, is_prompt: bool) -> Outcome {
+    let mut history = History::new(seed, make);
     for side in &mut history.both {
         side.is_prompt = is_prompt;
     }
@@ -86,11 +81,10 @@ pub fn run_over(
     let mut counts = Counts::default();
     let mut trace_hash = 0_u64;
     for (side, turn) in history.both.iter().zip([0, 32]) {
-        let counted = side.machine.stack.data.counters();
         counts.add(&side.counts);
-        counts.rtos += counted.timeouts;
-        counts.fast_retransmits += counted.fast_retransmits;
-        counts.sack_recoveries += counted.sack_recoveries;
+        counts.rtos += side.machine.counter("TCPTimeouts");
+        counts.fast_retransmits += side.machine.counter("TCPFastRetrans");
+        counts.sack_recoveries += side.machine.counter("TCPSackRecovery");
         trace_hash ^= side.trace.0.rotate_left(turn);
     }
     let violation = violation.map(|(oracle, what)| Violation { seed, oracle, what });
@@ -107,7 +101,7 @@ fn length(rng: &mut Pcg32, most: u64) -> u64 {
 }
 
 impl History {
-    fn new(seed: u64, runs: &dyn Fn(Settings, By) -> Stages<Frame>) -> History {
+    fn new(seed: u64, make: Make<'_>) -> History {
         let ecn = Ecn::of(seed);
         let mut rng = Pcg32::seed_from_u64(seed);
         let chance = |rng: &mut Pcg32, most: f64| rng.random_range(0.0..most);
@@ -154,7 +148,7 @@ impl History {
             }
         });
         let (one, other) = Memory::pair(&adversity);
-        let mut both = [Side::new(kinds[0], one, runs), Side::new(kinds[1], other, runs)];
+        let mut both = [Side::new(kinds[0], one, make), Side::new(kinds[1], other, make)];
         // IPv6 has no links with a smaller MTU.
         let hosts = match seed % 4 == 3 && adversity.mtu >= 1280 {
             true => [1, 2].map(|side| IpAddr::V6(host6(side))),

@@ -3,14 +3,16 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 use wave_core::clock::Nanos;
 use wave_posix::{Context, Fault, Queues};
 use wave_tcp::context::{ContextId, Event, QUEUE_ENTRIES, Request};
 use wave_tcp::control::{Address, Bounds, Secrets, Stack, StackOutput};
-use wave_tcp::datapath::{Output, Packet, Segment};
-use wave_tcp::flextoe::{FlexToe, Settings};
+use wave_tcp::datapath::{Output, Packet, Segment, Settings};
+use wave_tcp::datapaths::{AnyDatapath, DatapathKind};
 use wave_tcp::packet::{MacAddress, Parsed, build_arp, checksum, parse};
+use wave_tcp::trace::Trace;
 use wave_tcp_testbed::PayloadBytes;
 
 use crate::script;
@@ -73,7 +75,7 @@ impl Queues for Lanes {
 
 /// A machine in virtual time.
 pub struct Machine {
-    stack: Stack<Vec<u8>, FlexToe<Vec<u8>>>,
+    stack: Stack<Vec<u8>, AnyDatapath<Vec<u8>>>,
     /// The program's side, once it has a connection or a listener.
     pub context: Context<Lanes>,
     pub memory: PayloadBytes,
@@ -85,7 +87,7 @@ pub struct Machine {
 
 impl Machine {
     /// A machine whose program has rings of `ring_bytes` (receive, send), which must be valid ring sizes.
-    pub fn new(ring_bytes: [u32; 2], chosen: script::Settings) -> Machine {
+    pub fn new(kind: DatapathKind, ring_bytes: [u32; 2], chosen: script::Settings) -> Machine {
         let key = |number: u64| (number, !number);
         let secrets = Secrets { sequence: key(1), timestamp: key(2), port: key(3), table: key(4) };
         let bounds = Bounds { flows: 64, handshakes: 64, time_wait: 16, listeners: 16, slots: 128 };
@@ -104,7 +106,8 @@ impl Machine {
         let mut context = Context::new(Lanes::default(), bytes, ring_bytes);
         // Scripts expect windows as large as the whole ring.
         context.fill_at_once();
-        let mut stack = Stack::new(FlexToe::new(settings), address, bounds, secrets);
+        let data = kind.make(settings, Arc::new(Trace::new(0)));
+        let mut stack = Stack::new(data, address, bounds, secrets);
         stack.set_congestion(chosen.algorithm);
         stack.set_timestamps(chosen.has_timestamps);
         Machine {

@@ -2,6 +2,7 @@
 
 use wave_core::clock::Nanos;
 use wave_posix::is_ring_size;
+use wave_tcp::datapaths::DatapathKind;
 use wave_tcp::packet::Ecn;
 use wave_tcp_testbed::{byte, first_wrong};
 
@@ -24,7 +25,7 @@ const PATIENCE: Nanos = Nanos::from_millis(3_600_000);
 /// An expectation was not met, or the script uses a feature that this interpreter lacks.
 pub fn run(script: &Script) -> Result<(), RunError> {
     let mut run = Run {
-        machine: Machine::new(ring_bytes(script)?, script.settings),
+        machine: Machine::new(DatapathKind::default(), ring_bytes(script)?, script.settings),
         process: Process::default(),
         peers: Peers::default(),
         pending: None,

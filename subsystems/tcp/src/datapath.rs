@@ -11,13 +11,38 @@ use core::ops::Range;
 use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 
+use crate::capabilities::Capabilities;
 use crate::context::{ContextId, Event, Update};
 use crate::seq::Seq;
+use crate::trace::PointInfo;
 
 /// Limit of outputs of one step of [`Datapath::poll`].
 pub const OUTPUTS_PER_STEP: usize = 4;
 /// Limit of out-of-order intervals in [`Established`].
 pub const INTERVALS_MAX: usize = 4;
+
+/// Settings of a data path and its wire.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Ethernet address of the agent.
+    pub mac: [u8; 6],
+    /// Largest payload of a super-packet that the wire splits, in bytes; 0 if it splits none.
+    pub super_bytes: u32,
+    /// Limit of connections.
+    pub flows: u32,
+    /// Hash key of the table of connections.
+    pub key: (u64, u64),
+}
+
+/// A counter of a data path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counter {
+    /// Linux's name if /proc/net/snmp or /proc/net/netstat counts the same. A dot separates the name of a group of counters from
+    /// the name within it.
+    pub name: &'static str,
+    /// What is counted.
+    pub about: &'static str,
+}
 
 /// A connection of one data path. The generation distinguishes it from earlier ones with the same index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -474,7 +499,7 @@ pub trait Datapath<F> {
     /// taken.
     fn requests_in_flight(&self) -> usize;
 
-    /// Reports that a copy or a transmission is done. A ticket that is not under way is ignored.
+    /// Reports that a copy or a transmission is done, which the caller does once. A copy's ticket that is not under way is ignored.
     fn complete(&mut self, now: Nanos, ticket: Ticket);
 
     /// Works, at most `budget` steps of at most [`OUTPUTS_PER_STEP`] outputs each. Returns when to poll next if no input
@@ -495,10 +520,25 @@ pub trait Datapath<F> {
     /// Changes the path of a flow's segments. If segments become smaller, those in flight did not fit and are retransmitted.
     fn set_path(&mut self, flow: FlowId, path: Path);
 
-    /// Reads and clears the statistics of at most `budget` flows with changes.
-    fn drain_statistics(&mut self, budget: usize, read: &mut dyn FnMut(Statistics));
+    /// Reads and clears the statistics of the next flow with changes. If they [hold back](Statistics::holds_back) new data,
+    /// [`Datapath::resume`] must follow.
+    fn next_statistics(&mut self) -> Option<Statistics>;
 
-    /// Installs a connection.
+    /// The control plane has processed a flow's losses and marks, or does so before the next poll.
+    fn resume(&mut self, flow: FlowId);
+
+    /// Reads and clears the statistics of at most `budget` flows with changes, and resumes those that hold back new data.
+    fn drain_statistics(&mut self, budget: usize, read: &mut dyn FnMut(Statistics)) {
+        for _ in 0..budget {
+            let Some(statistics) = self.next_statistics() else { return };
+            read(statistics);
+            if statistics.holds_back() {
+                self.resume(statistics.flow);
+            }
+        }
+    }
+
+    /// Installs a connection, which uses only what the [capabilities](Datapath::capabilities) include.
     ///
     /// # Errors
     /// There is no room.
@@ -513,7 +553,7 @@ pub trait Datapath<F> {
     /// Gives later generations than this to new flows: another data path had such names, and hosts may still know them.
     fn reserve_generations(&mut self, generation: u32);
 
-    /// Freezes a flow: it starts no new work. Work in flight is completed.
+    /// Freezes a flow: it starts no new work. Work in flight is completed, and requests and commands may still give it some.
     fn freeze(&mut self, flow: FlowId);
 
     /// Whether a flow is frozen and has nothing in flight.
@@ -522,12 +562,32 @@ pub trait Datapath<F> {
     /// Removes a flow that is [`Datapath::frozen`], and returns its state; `None` if it is not frozen, or does not exist.
     fn export(&mut self, flow: FlowId) -> Option<Established>;
 
-    /// Whether handshakes should offer selective acknowledgements.
-    fn uses_sack(&self) -> bool;
-
     /// A flow's current state, for people and for the control plane's checks.
     fn inspect(&self, flow: FlowId) -> Option<Established>;
 
     /// The flow between these ends.
     fn find(&self, tuple: &Tuple) -> Option<FlowId>;
+
+    /// Name of the data path, by which a command chooses it.
+    fn name(&self) -> &'static str;
+
+    /// What handshakes may agree on. It never changes.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Visits all counters. They are always the same ones in the same order, and have unique names.
+    fn visit_counters(&self, visit: &mut dyn FnMut(Counter, u64));
+
+    /// The counter with this name; 0 if there is none.
+    fn counter(&self, name: &str) -> u64 {
+        let mut found = 0;
+        self.visit_counters(&mut |counter, count| {
+            if counter.name == name {
+                found = count;
+            }
+        });
+        found
+    }
+
+    /// Trace points of the data path, in the order of their [numbers](crate::trace::TracePoint).
+    fn points(&self) -> &'static [PointInfo];
 }

@@ -13,37 +13,28 @@ use alloc::sync::Arc;
 
 use wave_core::clock::Nanos;
 
+use crate::capabilities::Capabilities;
 use crate::context::{ContextId, Update};
 use crate::copies::Copies;
 use crate::counters::Counters;
 use crate::datapath::{
-    Batch, Command, Datapath, Established, FlowId, Limits, NoRoom, OUTPUTS_PER_STEP, Output,
-    Packet, Path, Statistics, Ticket, Tuple,
+    Batch, Command, Counter, Datapath, Established, FlowId, Limits, NoRoom, OUTPUTS_PER_STEP,
+    Output, Packet, Path, Settings, Statistics, Ticket, Tuple,
 };
 use crate::executors::{Executor, Inline};
-use crate::pipeline::{Entry, Outcome, SEND, Stamped, Work};
+use crate::pipeline::{Entry, Outcome, Point, SEND, Stamped, Work};
 use crate::schedule::Schedule;
 use crate::sequencer::Sequencer;
 use crate::stages::recover::Recovery;
-use crate::trace::{Point, Trace};
+use crate::trace::{PointInfo, Trace};
 
 /// Limit of waiting packets, and of waiting requests.
 const WAITING_MAX: usize = 256;
 /// Limit of copies under way.
 const WRITES_MAX: usize = 1024;
 
-/// Settings of a data path and its wire.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// Ethernet address of the agent.
-    pub mac: [u8; 6],
-    /// Largest payload of a super-packet that the wire splits, in bytes; 0 if it splits none.
-    pub super_bytes: u32,
-    /// Limit of connections.
-    pub flows: u32,
-    /// Hash key of the table of connections.
-    pub key: (u64, u64),
-}
+/// Name of the data path.
+pub const NAME: &str = "flextoe";
 
 /// A data path after FlexTOE's design, over an executor.
 #[derive(Debug)]
@@ -66,15 +57,10 @@ pub struct FlexToe<F, E = Inline<F>> {
 
 /// Number of sources of entries, which take turns. If a poll's budget is a multiple of this, it takes at least as many packets
 /// as entries of any other source.
-pub const SOURCES: u8 = 6;
+const SOURCES: u8 = 6;
 
 impl<F: AsRef<[u8]>, R: Recovery> FlexToe<F, Inline<F, R>> {
-    /// A data path on one core, without connections.
-    pub fn new(settings: Settings) -> FlexToe<F, Inline<F, R>> {
-        FlexToe::over(&settings, Inline::new(settings))
-    }
-
-    /// A data path on one core, with all its trace points.
+    /// A data path on one core, without connections, that passes its trace points in `trace`.
     pub fn with_trace(settings: Settings, trace: Arc<Trace>) -> FlexToe<F, Inline<F, R>> {
         let inline = Inline::traced(settings, Arc::clone(&trace));
         FlexToe::over(&settings, inline).traced(trace)
@@ -104,11 +90,6 @@ impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
     /// Adds the sequencer's trace points. The executor has those of the stages.
     pub fn traced(self, trace: Arc<Trace>) -> FlexToe<F, E> {
         FlexToe { trace, ..self }
-    }
-
-    /// Counters of the data path.
-    pub fn counters(&self) -> &Counters {
-        &self.counters
     }
 
     /// The next entry. The sources take turns; those that have nothing are skipped.
@@ -246,22 +227,6 @@ impl<F: AsRef<[u8]>, E: Executor<F>> FlexToe<F, E> {
         Ok(id)
     }
 
-    /// Reads and clears the statistics of the next flow with changes. If they [hold back](Statistics::holds_back) new data,
-    /// [`FlexToe::resume`] must follow.
-    pub fn next_statistics(&mut self) -> Option<Statistics> {
-        loop {
-            let id = self.schedule.next_changed()?;
-            if let Some(statistics) = self.executor.statistics(id) {
-                return Some(statistics);
-            }
-        }
-    }
-
-    /// The control plane has processed a flow's losses and marks.
-    pub fn resume(&mut self, id: FlowId) {
-        self.run_work(id, Work::Resume);
-    }
-
     fn is_busy(&self) -> bool {
         !(self.packets.is_empty()
             && self.requests.is_empty()
@@ -328,14 +293,17 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
         self.run_work(id, Work::SetMss(path.mss));
     }
 
-    fn drain_statistics(&mut self, budget: usize, read: &mut dyn FnMut(Statistics)) {
-        for _ in 0..budget {
-            let Some(statistics) = self.next_statistics() else { return };
-            read(statistics);
-            if statistics.holds_back() {
-                self.resume(statistics.flow);
+    fn next_statistics(&mut self) -> Option<Statistics> {
+        loop {
+            let id = self.schedule.next_changed()?;
+            if let Some(statistics) = self.executor.statistics(id) {
+                return Some(statistics);
             }
         }
+    }
+
+    fn resume(&mut self, id: FlowId) {
+        self.run_work(id, Work::Resume);
     }
 
     fn install(&mut self, now: Nanos, established: &Established) -> Result<FlowId, NoRoom> {
@@ -371,15 +339,27 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
         Some(established)
     }
 
-    fn uses_sack(&self) -> bool {
-        self.executor.uses_sack()
-    }
-
     fn inspect(&self, id: FlowId) -> Option<Established> {
         self.executor.inspect(id)
     }
 
     fn find(&self, tuple: &Tuple) -> Option<FlowId> {
         self.executor.find(tuple)
+    }
+
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { sack: self.executor.uses_sack(), ..Capabilities::ALL }
+    }
+
+    fn visit_counters(&self, visit: &mut dyn FnMut(Counter, u64)) {
+        self.counters.visit(visit);
+    }
+
+    fn points(&self) -> &'static [PointInfo] {
+        Point::ALL_INFO
     }
 }

@@ -12,7 +12,8 @@
 //!
 //! A segment is not a decision that a host may refuse: here the agent is the mechanism, and only congestion control is a
 //! policy. Everything is driven by calls with a time; nothing allocates after start, and every call has a bound. docs/adr/0055
-//! has the contract between the data path and its surroundings, docs/adr/0059 the executors of the stages, docs/adr/0065
+//! has the contract between the data path and its surroundings, docs/adr/0111
+//! what a data path says about itself, docs/adr/0059 the executors of the stages, docs/adr/0065
 //! congestion control with marks and rates. The feature `threads`, on by default, adds the executor with threads and needs std.
 
 #![cfg_attr(not(test), no_std)]
@@ -22,12 +23,16 @@ extern crate alloc;
 #[cfg(any(feature = "planted", feature = "threads"))]
 extern crate std;
 
+pub mod capabilities;
 pub mod congestion;
 pub mod context;
 pub mod control;
 pub mod copies;
 pub mod counters;
 pub mod datapath;
+#[macro_use]
+mod forward;
+pub mod datapaths;
 pub mod executors;
 pub mod flextoe;
 pub mod flow;

@@ -13,125 +13,60 @@ use wave_core::clock::Nanos;
 use crate::datapath::FlowId;
 use crate::steering::Steering;
 
+/// Description of a trace point, for readers.
+#[derive(Debug, PartialEq, Eq)]
+pub struct PointInfo {
+    /// Name of the point.
+    pub name: &'static str,
+    /// The stage that passes the point.
+    pub stage: &'static str,
+    /// Names of a record's values; an empty name has no value.
+    pub values: [&'static str; 2],
+    /// The meaning of a record.
+    pub about: &'static str,
+}
+
+/// A trace point of the control plane, or of a data path.
+pub trait TracePoint: Copy {
+    /// Number of the point in records. The control plane's points have the first numbers, and a data path's follow.
+    fn number(self) -> u8;
+}
+
+/// Defines the trace points of a part, whose first number is `$first`.
 macro_rules! points {
-    ($($(#[doc = $about:literal])* $point:ident = $name:literal, $stage:literal, [$one:literal, $two:literal];)*) => {
-        /// A place in a stage or in the control plane.
+    ($(#[$attribute:meta])* $visible:vis enum $Point:ident from $first:expr; $($(#[doc = $about:literal])* $point:ident = $name:literal, $stage:literal, [$one:literal, $two:literal];)*) => {
+        $(#[$attribute])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
-        pub enum Point { $($(#[doc = $about])* $point,)* }
+        $visible enum $Point { $($(#[doc = $about])* $point,)* }
 
-        impl Point {
-            /// All points, in the order of their numbers.
-            pub const ALL: &[Point] = &[$(Point::$point,)*];
+        impl $Point {
+            /// Descriptions of all points, in the order of their numbers.
+            $visible const ALL_INFO: &'static [$crate::trace::PointInfo] = &[$($crate::trace::PointInfo {
+                name: $name,
+                stage: $stage,
+                values: [$one, $two],
+                about: concat!($($about),*).trim_ascii(),
+            },)*];
+        }
 
-            /// The point's name.
-            pub const fn name(self) -> &'static str {
-                match self { $(Point::$point => $name,)* }
-            }
+        // A record has 8 bits for the number.
+        const _: () = assert!($first + $Point::ALL_INFO.len() <= 256);
 
-            /// The stage that passes the point.
-            pub const fn stage(self) -> &'static str {
-                match self { $(Point::$point => $stage,)* }
-            }
-
-            /// Names of a record's values; an empty name has no value.
-            pub const fn values(self) -> [&'static str; 2] {
-                match self { $(Point::$point => [$one, $two],)* }
-            }
-
-            /// The meaning of a record of the point.
-            pub const fn about(self) -> &'static str {
-                match self { $(Point::$point => concat!($($about),*),)* }
+        impl $crate::trace::TracePoint for $Point {
+            #[inline(always)]
+            fn number(self) -> u8 {
+                $first as u8 + self as u8
             }
         }
     };
 }
 
+pub(crate) use points;
+
 points! {
-    /// A frame enters.
-    Packet = "packet", "sequencer", ["bytes", "segment_bytes"];
-    /// A host has written or read.
-    Request = "request", "sequencer", ["written", "read"];
-    /// A copy to a host's ring is done.
-    Copied = "copied", "sequencer", ["landed", ""];
-    /// The scheduler allows a flow to send.
-    TransmitTurn = "transmit_turn", "sequencer", ["", ""];
-    /// The scheduler allows a flow to acknowledge and to notify its host.
-    AnnounceTurn = "announce_turn", "sequencer", ["asked", ""];
-    /// A delayed acknowledgement may be due.
-    Timer = "timer", "sequencer", ["", ""];
-    /// The control plane reports a retransmission timeout.
-    Retransmit = "retransmit", "sequencer", ["", ""];
-    /// The control plane asks to look for losses, because time has passed.
-    DetectLoss = "detect_loss", "sequencer", ["", ""];
-    /// The control plane asks for a tail-loss probe.
-    ProbeTail = "probe_tail", "sequencer", ["", ""];
-    /// The control plane releases bytes that waited for more.
-    Uncork = "release", "sequencer", ["", ""];
-    /// Congestion control has processed a loss or a mark.
-    Resume = "resume", "sequencer", ["", ""];
-    /// The MSS changes.
-    SetMss = "set_mss", "sequencer", ["mss", ""];
-    /// Congestion control sets the window and the rate.
-    Pace = "pace", "sequencer", ["window_bytes", "bytes_per_second"];
-    /// A flow is frozen: it starts no new work.
-    Freeze = "freeze", "sequencer", ["", ""];
-    /// Entries and packets that wait when an entry enters.
-    Occupancy = "occupancy", "sequencer", ["entries", "packets"];
-    /// A frame is malformed. `cause` is a number.
-    Malformed = "malformed", "pre", ["cause", ""];
-    /// A packet goes to the control plane.
-    Control = "control", "pre", ["bytes", ""];
-    /// A segment goes on to the protocol stage.
-    Segment = "segment", "pre", ["seq", "bytes"];
-    /// Data is acknowledged.
-    Acknowledged = "acknowledged", "protocol", ["bytes", "round_trip_ns"];
-    /// The peer's acknowledgement echoes a congestion mark (ECE).
-    MarkEchoed = "mark_echoed", "protocol", ["bytes", ""];
-    /// The peer's window opens.
-    WindowOpens = "window_opens", "protocol", ["", ""];
-    /// A loss was detected without a timeout.
-    FastRetransmit = "fast_retransmit", "protocol", ["", ""];
-    /// A timeout retransmits data.
-    Timeout = "timeout", "protocol", ["", ""];
-    /// Bytes arrived in order.
-    InOrder = "in_order", "protocol", ["position", "bytes"];
-    /// Bytes arrived out of order.
-    OutOfOrder = "out_of_order", "protocol", ["position", "bytes"];
-    /// A segment was dropped. `cause` is a number.
-    Dropped = "dropped", "protocol", ["cause", ""];
-    /// A segment of a frozen flow was dropped.
-    InFrozen = "in_frozen", "protocol", ["", ""];
-    /// New data is sent.
-    DataSent = "data_sent", "protocol", ["seq", "bytes"];
-    /// Data is retransmitted.
-    DataSentAgain = "data_sent_again", "protocol", ["seq", "bytes"];
-    /// A turn to send ended without any data that could be sent.
-    HeldBack = "held_back", "protocol", ["", ""];
-    /// A closed window is probed.
-    Probe = "probe", "protocol", ["seq", ""];
-    /// An acknowledgement is sent without data.
-    AckSent = "ack_sent", "protocol", ["ack", "window"];
-    /// A congestion mark is echoed to the peer (ECE).
-    EceSent = "ece_sent", "protocol", ["ack", ""];
-    /// A reset is sent.
-    RstSent = "rst_sent", "protocol", ["seq", ""];
-    /// An acknowledgement is delayed, to be sent with data.
-    Delayed = "delayed", "protocol", ["until_ns", ""];
-    /// A delayed acknowledgement is sent.
-    DelayedDue = "delayed_due", "protocol", ["", ""];
-    /// A request names a connection that has ended.
-    OldRequest = "old_request", "protocol", ["", ""];
-    /// A request names another process's connection.
-    ForeignRequest = "foreign_request", "protocol", ["", ""];
-    /// A request has impossible values.
-    WrongRequest = "wrong_request", "protocol", ["", ""];
-    /// The headers of a segment are built.
-    Sent = "sent", "post", ["payload_bytes", "segment_bytes"];
-    /// A copy to a host's ring begins.
-    CopyBegins = "copy_begins", "dma", ["position", "bytes"];
-    /// A context is notified.
-    Notified = "notified", "context", ["received", "acknowledged"];
+    /// A point of the control plane.
+    pub enum Point from 0;
     /// A SYN for a listener arrived.
     SynReceived = "syn_received", "control", ["remote_port", ""];
     /// A SYN or SYN-ACK is sent.
@@ -152,8 +87,10 @@ points! {
     TimeWait = "time_wait", "control", ["", ""];
 }
 
-// A reader selects points by the bits of a word.
-const _: () = assert!(Point::ALL.len() <= 64);
+/// The description of the point with this number, over a data path with the points `data`.
+pub fn describe(number: u8, data: &'static [PointInfo]) -> Option<&'static PointInfo> {
+    Point::ALL_INFO.iter().chain(data).nth(number.into())
+}
 
 /// One pass of a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,11 +99,11 @@ pub struct Record {
     pub number: u64,
     /// Time at which the point was passed.
     pub at: Nanos,
-    /// The point.
-    pub point: Point,
+    /// [Number](TracePoint::number) of the point.
+    pub point: u8,
     /// The connection, if the record belongs to one.
     pub flow: Option<FlowId>,
-    /// See [`Point::values`].
+    /// See [`PointInfo::values`].
     pub values: [u64; 2],
 }
 
@@ -227,14 +164,14 @@ impl Trace {
 
     /// Writes a record, if points are on.
     #[inline(always)]
-    pub fn put(&self, now: Nanos, point: Point, flow: Option<FlowId>, values: [u64; 2]) {
+    pub fn put(&self, now: Nanos, point: impl TracePoint, flow: Option<FlowId>, values: [u64; 2]) {
         if self.is_on() {
-            self.write(now, point, flow, values);
+            self.write(now, point.number(), flow, values);
         }
     }
 
     #[cold]
-    fn write(&self, now: Nanos, point: Point, flow: Option<FlowId>, values: [u64; 2]) {
+    fn write(&self, now: Nanos, point: u8, flow: Option<FlowId>, values: [u64; 2]) {
         let flow = match self.group {
             Some((steering, group)) => flow.map(|flow| steering.id(group, flow)),
             None => flow,
@@ -248,7 +185,7 @@ impl Trace {
         fence(Ordering::Release);
         let has_flow = if flow.is_some() { HAS_FLOW } else { 0 };
         slot.at.store(now.0, Ordering::Relaxed);
-        slot.point.store(point as u64 | has_flow, Ordering::Relaxed);
+        slot.point.store(u64::from(point) | has_flow, Ordering::Relaxed);
         slot.flow.store(flow.map_or(0, FlowId::to_word), Ordering::Relaxed);
         slot.values[0].store(values[0], Ordering::Relaxed);
         slot.values[1].store(values[1], Ordering::Relaxed);
@@ -273,11 +210,14 @@ impl Trace {
             let record = slot.read(*from);
             fence(Ordering::Acquire);
             let is_whole = stamp == *from + 1 && slot.stamp.load(Ordering::Relaxed) == stamp;
-            match record.filter(|_| is_whole) {
-                Some(record) => take(&record),
-                // The record is not written yet, or a newer one has taken its place.
-                None if self.next() <= *from + self.ring.slots.len() as u64 => return lost,
-                None => lost += 1,
+            if is_whole {
+                take(&record);
+            } else if self.next() <= *from + self.ring.slots.len() as u64 {
+                // The record is not written yet.
+                return lost;
+            } else {
+                // A newer one has taken its place.
+                lost += 1;
             }
             *from += 1;
         }
@@ -286,13 +226,13 @@ impl Trace {
 }
 
 impl Slot {
-    fn read(&self, number: u64) -> Option<Record> {
+    fn read(&self, number: u64) -> Record {
         let word = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let point = word(&self.point);
         let flow = (point & HAS_FLOW != 0).then(|| FlowId::from_word(word(&self.flow)));
-        let point = *Point::ALL.get((point % HAS_FLOW) as usize)?;
         let values = [word(&self.values[0]), word(&self.values[1])];
-        Some(Record { number, at: Nanos(word(&self.at)), point, flow, values })
+        let point = (point % HAS_FLOW) as u8;
+        Record { number, at: Nanos(word(&self.at)), point, flow, values }
     }
 }
 
@@ -302,12 +242,23 @@ mod tests {
     use std::vec::Vec;
 
     use super::*;
+    use crate::datapaths::DatapathKind;
+    use crate::pipeline;
 
     #[test]
-    fn points_have_unique_names_and_consecutive_numbers() {
-        let names: BTreeSet<_> = Point::ALL.iter().map(|point| point.name()).collect();
-        assert_eq!(names.len(), Point::ALL.len());
-        assert!(Point::ALL.iter().enumerate().all(|(at, point)| *point as usize == at));
+    fn points_have_unique_names_and_the_numbers_by_which_they_are_described() {
+        for kind in DatapathKind::ALL {
+            let all: Vec<_> = Point::ALL_INFO.iter().chain(kind.points()).collect();
+            let names: BTreeSet<_> = all.iter().map(|point| point.name).collect();
+            assert_eq!(names.len(), all.len());
+            for (number, point) in (0..).zip(&all) {
+                assert_eq!(describe(number, kind.points()), Some(*point));
+            }
+        }
+        let (first, last) = (Point::SynReceived, pipeline::Point::Notified);
+        let described = |number| describe(number, pipeline::Point::ALL_INFO).unwrap().name;
+        assert_eq!(described(first.number()), "syn_received");
+        assert_eq!(described(last.number()), "notified");
     }
 
     #[test]
@@ -319,12 +270,12 @@ mod tests {
             let lost = trace.read(&mut from, |record| values.push(record.values[0]));
             (values, lost)
         };
-        trace.put(Nanos(0), Point::Timer, None, [9, 9]);
+        trace.put(Nanos(0), Point::TimeWait, None, [9, 9]);
         assert_eq!(read(&trace), (vec![], 0), "the trace is off");
         trace.turn(true);
         let flow = Some(FlowId { index: 3, generation: 7 });
         let put = |range: core::ops::Range<u64>| {
-            range.for_each(|at| trace.put(Nanos(at), Point::InOrder, flow, [at, 0]));
+            range.for_each(|at| trace.put(Nanos(at), Point::Window, flow, [at, 0]));
         };
         put(0..5);
         assert_eq!(read(&trace), ((0..5).collect(), 0));
@@ -335,8 +286,8 @@ mod tests {
         put(25..26);
         trace.read(&mut 25, |record| whole = Some(*record));
         let at = Nanos(25);
-        let values = [25, 0];
-        assert_eq!(whole, Some(Record { number: 25, at, point: Point::InOrder, flow, values }));
+        let (point, values) = (Point::Window.number(), [25, 0]);
+        assert_eq!(whole, Some(Record { number: 25, at, point, flow, values }));
         trace.turn(false);
         put(26..27);
         assert_eq!(trace.next(), 26);
@@ -354,7 +305,7 @@ mod tests {
                 scope.spawn(move || {
                     for at in 0..RECORDS {
                         let value = writer << 32 | at;
-                        trace.put(Nanos(value), Point::Sent, None, [value, !value]);
+                        trace.put(Nanos(value), Point::Leaves, None, [value, !value]);
                     }
                 })
             });

@@ -89,8 +89,7 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, Runner};
 use wave_core::clock::Nanos;
 use wave_tcp::context::{Filled, Update};
-use wave_tcp::datapath::{Command, Established, FlowId, Packet, Tuple};
-use wave_tcp::flextoe::Settings;
+use wave_tcp::datapath::{Command, Established, FlowId, Packet, Settings, Tuple};
 use wave_tcp::packet::tcp::HEADERS_BYTES_MAX;
 use wave_tcp::packet::{Ecn, Flags, Options, TcpHeader, build_tcp};
 use wave_tcp::pipeline::{Copied, Entry, Stamped, Work};
@@ -99,7 +98,7 @@ use wave_tcp::stages::marks::Marks;
 use wave_tcp::stages::receive::AckTiming;
 use wave_tcp_testbed::{CONTEXT, update};
 // The executors' files look for these in the root of their crate.
-use wave_tcp::{datapath, flextoe, flow, pipeline, stages, trace, tuples};
+use wave_tcp::{datapath, flow, pipeline, stages, trace, tuples};
 
 const REPLICAS: NonZeroUsize = NonZeroUsize::new(2).expect("two");
 const RING: u32 = 1 << 14;

@@ -8,6 +8,7 @@ use wave_confine::{Profile, Role, User};
 use wave_front_tcp::{HandoverError, Predecessor, TcpFront, WireKind, steering_over};
 use wave_process::cpus::Cpus;
 use wave_process::tell;
+use wave_tcp::datapaths::DatapathKind;
 use wave_terminal::Failure;
 use wave_wires::{Interface, InterfaceOptions, Tap, Wire};
 
@@ -81,6 +82,11 @@ fn with<W: Wire + Send + 'static>(
     from: Predecessor,
     cannot: &dyn Fn(HandoverError) -> Failure,
 ) -> Result<(), Failure> {
+    let kind = DatapathKind::by_name(from.datapath()).ok_or_else(|| {
+        let why = format!("this version has no data path named {}", from.datapath());
+        cannot(HandoverError::Other(why))
+    })?;
+    let make = |settings, trace| kind.make(settings, trace);
     let (ip, name) = (from.address().ip, from.name().to_owned());
     let profile = Profile::of(Role::Tcp).becoming(args.user).with_socket(from.door());
     profile.confine().map_err(Failure::cannot)?;
@@ -92,13 +98,13 @@ fn with<W: Wire + Send + 'static>(
     };
     match wires.one_or_groups(args.cpus.as_deref().unwrap_or_default()) {
         Ok(wire) => {
-            let front: TcpFront<_> =
-                TcpFront::take_over(wire, from, Seat::Shared).map_err(cannot)?;
+            let front = TcpFront::take_over(wire, make, from, Seat::Shared).map_err(cannot)?;
             announce();
             go_on(front, args.quiet)
         }
         Err(wires) => {
-            let front = TcpFront::take_over_groups(wires, from, Seat::Shared).map_err(cannot)?;
+            let front =
+                TcpFront::take_over_groups(wires, make, from, Seat::Shared).map_err(cannot)?;
             announce();
             go_on(front, args.quiet)
         }

@@ -60,7 +60,7 @@ pub fn ss(args: &SsArgs) -> Result<(), Failure> {
     refusals(&report["refusals"]);
     if args.counters {
         print(format_args!("\n"));
-        count(&report["counters"], "");
+        count(&report["counters"], "", &report["meanings"]);
     }
     Ok(())
 }
@@ -140,13 +140,17 @@ fn refusals(refusals: &Value) {
     }
 }
 
-/// Prints counters other than zero, one per line.
-fn count(counters: &Value, prefix: &str) {
+/// Prints counters other than zero, one per line, those of the data path with their meanings.
+fn count(counters: &Value, prefix: &str, meanings: &Value) {
     for (name, value) in counters.as_object().into_iter().flatten() {
         match value {
-            Value::Object(_) => count(value, &format!("{prefix}{name}.")),
+            Value::Object(_) => count(value, &format!("{prefix}{name}."), meanings),
             value if value.as_u64() == Some(0) => {}
-            value => print(format_args!("{prefix}{name} {value}\n")),
+            value => {
+                let name = format!("{prefix}{name}");
+                let meaning = meanings[&name].as_str().map(|meaning| format!("  {meaning}"));
+                print(format_args!("{name} {value}{}\n", meaning.unwrap_or_default()));
+            }
         }
     }
 }

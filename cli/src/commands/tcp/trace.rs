@@ -13,7 +13,8 @@ use serde_json::Value;
 use wave_front_tcp::{TraceRequest, traces_path};
 use wave_process::say;
 use wave_process::words::counted;
-use wave_tcp::trace::Point;
+use wave_tcp::datapaths::DatapathKind;
+use wave_tcp::trace::{Point, PointInfo};
 use wave_terminal::{Failure, Table, print};
 
 use super::super::set_by_signals;
@@ -41,7 +42,7 @@ pub struct TraceArgs {
     flow: Option<(u32, u32)>,
     /// Trace only this point; may be given several times.
     #[arg(long, value_name = "POINT", value_parser = point)]
-    point: Vec<Point>,
+    point: Vec<String>,
     /// Number of records after which the trace ends [default: until Ctrl-C].
     #[arg(long, value_name = "RECORDS", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
@@ -59,9 +60,16 @@ fn flow(text: &str) -> Result<(u32, u32), String> {
     index.parse().ok().zip(generation.parse().ok()).ok_or_else(wrong)
 }
 
-fn point(name: &str) -> Result<Point, String> {
-    let found = Point::ALL.iter().find(|point| point.name() == name);
-    found.copied().ok_or_else(|| "wave tcp trace --list names the points".to_owned())
+/// Points of all data paths, and of the control plane.
+fn points() -> impl Iterator<Item = &'static PointInfo> {
+    DatapathKind::ALL.iter().flat_map(|kind| kind.points()).chain(Point::ALL_INFO)
+}
+
+fn point(name: &str) -> Result<String, String> {
+    let is_known = points().any(|point| point.name == name);
+    is_known
+        .then(|| name.to_owned())
+        .ok_or_else(|| "wave tcp trace --list names the points".to_owned())
 }
 
 pub fn trace(args: &TraceArgs) -> Result<(), Failure> {
@@ -69,8 +77,7 @@ pub fn trace(args: &TraceArgs) -> Result<(), Failure> {
         list();
         return Ok(());
     }
-    let bits = args.point.iter().fold(0, |bits, point| bits | 1 << *point as u8);
-    let points = (!args.point.is_empty()).then_some(bits);
+    let points = (!args.point.is_empty()).then(|| args.point.clone());
     let door = args.agent.socket();
     let mut lines = Lines::ask(&door, &TraceRequest { flow: args.flow, points })?;
     let mut output = io::stdout().lock();
@@ -106,9 +113,8 @@ pub fn trace(args: &TraceArgs) -> Result<(), Failure> {
 
 fn list() {
     let mut table = Table::new(4, ["point", "stage", "values", "meaning"]);
-    for point in Point::ALL {
-        let values = point.values().join(" ");
-        table.push([point.name(), point.stage(), values.trim(), point.about().trim()]);
+    for PointInfo { name, stage, values, about } in points() {
+        table.push([name, stage, values.join(" ").trim(), about]);
     }
     print(format_args!("{}\n", table.plain()));
 }

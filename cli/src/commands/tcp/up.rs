@@ -16,6 +16,7 @@ use wave_process::cpus::Cpus;
 use wave_process::{cpus, say, tell};
 use wave_tcp::congestion::Algorithm;
 use wave_tcp::control::{Bounds, Ipv6Config};
+use wave_tcp::datapaths::DatapathKind;
 use wave_tcp::steering::{GROUPS_MAX, Steering};
 use wave_terminal::Failure;
 use wave_wires::{Interface, InterfaceOptions, MTU_MIN, MTU_MIN_V6, Spread, Tap, TapOptions, Wire};
@@ -407,17 +408,19 @@ fn run<W: Wire + Send + 'static>(
         }
         Ok::<(), Failure>(())
     };
+    let make = |settings, trace| DatapathKind::default().make(settings, trace);
     match wires.one_or_groups(cpus) {
         Ok(wire) => {
-            let front: TcpFront<_> = TcpFront::new(wire, door, reports, captures, traces, &options)
+            let front = TcpFront::new(wire, make, door, reports, captures, traces, &options)
                 .map_err(Failure::cannot)?;
             let front = front.replaceable(successors, kind, name);
             announce()?;
             go_on(front, args.quiet)
         }
         Err(wires) => {
-            let front = TcpFront::with_groups(wires, door, reports, captures, traces, &options)
-                .map_err(Failure::cannot)?;
+            let front =
+                TcpFront::with_groups(wires, make, door, reports, captures, traces, &options)
+                    .map_err(Failure::cannot)?;
             let front = front.replaceable(successors, kind, name);
             announce()?;
             go_on(front, args.quiet)

@@ -21,11 +21,9 @@ use wave_core::policy::{Note, Progress};
 use wave_tcp::congestion::Algorithm;
 use wave_tcp::context::{ContextId, Event, Reason, Request};
 use wave_tcp::control::{Action, Address, Bounds, Call, Ipv6Config, Secrets, Stack, StackOutput};
-use wave_tcp::datapath::{OUTPUTS_PER_STEP, Output};
-use wave_tcp::executors::Inline;
-use wave_tcp::flextoe::{FlexToe, Settings};
+use wave_tcp::datapath::{Datapath, OUTPUTS_PER_STEP, Output, Settings};
 use wave_tcp::packet::syn_port;
-use wave_tcp::stages::recover::{Recovery, Sack};
+use wave_tcp::trace::Trace;
 use wave_wires::{Frame, Limits, Wire};
 
 use crate::admitted::{
@@ -78,11 +76,8 @@ pub struct TcpOptions {
     pub seat: Seat,
 }
 
-/// A data path on the front's thread. `R` is its loss recovery.
-pub type SingleDatapath<R = Sack> = FlexToe<Frame, Inline<Frame, R>>;
-
 /// A front that owns an address, over one data path or several.
-pub struct TcpFront<W, D = SingleDatapath> {
+pub struct TcpFront<W, D> {
     stack: Stack<Frame, D>,
     wire_port: WirePort<W>,
     door: Door,
@@ -163,46 +158,50 @@ impl TcpOptions {
     }
 }
 
-impl<W: Wire, R: Recovery> TcpFront<W, SingleDatapath<R>> {
-    /// A front over this wire, for the processes that attach at this door.
+impl<W: Wire, D: Datapath<Frame>> TcpFront<W, Box<D>> {
+    /// A front over this wire and the data path that `make` makes, for the processes that attach at this door.
     ///
     /// # Errors
     /// The signal handlers cannot be set.
     pub fn new(
         wire: W,
+        make: impl FnOnce(Settings, Arc<Trace>) -> D,
         door: Door,
         reports: ReportSocket,
         captures: Captures,
         traces: Traces,
         options: &TcpOptions,
-    ) -> io::Result<TcpFront<W, SingleDatapath<R>>> {
+    ) -> io::Result<TcpFront<W, Box<D>>> {
         let (address, start) = (options.address(wire.limits()), Instant::now());
         let streams = Streams::new()?;
         let sockets = ListeningSockets { door, reports, captures, traces, streams };
-        let data = sockets.single_datapath(&wire, options.bounds);
+        let data = sockets.single_datapath(&wire, options.bounds, make);
         let ends = termination_flag()?;
         Ok(TcpFront::assemble(wire, data, sockets, (address, options.bounds), start, ends)
             .with(options))
     }
 }
 
-impl<W: Wire + Send + 'static> TcpFront<Sender<W>, Groups<W>> {
-    /// A front with a flow group for each of these wires.
+impl<W: Wire + Send + 'static, D: Datapath<Frame> + Send + 'static>
+    TcpFront<Sender<W>, Groups<W, D>>
+{
+    /// A front with a flow group for each of these wires, whose data path `make` makes.
     ///
     /// # Errors
     /// The signal handlers cannot be set, or the system has no descriptors left.
     pub fn with_groups(
         wires: GroupWires<W>,
+        make: impl FnMut(Settings, Arc<Trace>) -> D,
         door: Door,
         reports: ReportSocket,
         captures: Captures,
         traces: Traces,
         options: &TcpOptions,
-    ) -> io::Result<TcpFront<Sender<W>, Groups<W>>> {
+    ) -> io::Result<TcpFront<Sender<W>, Groups<W, D>>> {
         let (address, start) = (options.address(wires.wires[0].limits()), Instant::now());
         let streams = Streams::new()?;
         let sockets = ListeningSockets { door, reports, captures, traces, streams };
-        let (sender, data) = sockets.groups(wires, options.bounds, start)?;
+        let (sender, data) = sockets.groups(wires, options.bounds, start, make)?;
         let ends = termination_flag()?;
         Ok(TcpFront::assemble(sender, data, sockets, (address, options.bounds), start, ends)
             .with(options))
@@ -211,20 +210,26 @@ impl<W: Wire + Send + 'static> TcpFront<Sender<W>, Groups<W>> {
 
 impl ListeningSockets {
     /// The data path for a front with one wire.
-    fn single_datapath<R: Recovery>(&self, wire: &impl Wire, bounds: Bounds) -> SingleDatapath<R> {
-        FlexToe::with_trace(settings(wire.limits(), bounds), self.traces.trace())
+    fn single_datapath<D>(
+        &self,
+        wire: &impl Wire,
+        bounds: Bounds,
+        make: impl FnOnce(Settings, Arc<Trace>) -> D,
+    ) -> Box<D> {
+        Box::new(make(settings(wire.limits(), bounds), self.traces.trace()))
     }
 
     /// The data paths of flow groups, and the front's end of their wires.
-    fn groups<W: Wire + Send + 'static>(
+    fn groups<W: Wire, D: Datapath<Frame>>(
         &self,
         wires: GroupWires<W>,
         bounds: Bounds,
         start: Instant,
-    ) -> io::Result<(Sender<W>, Groups<W>)> {
+        make: impl FnMut(Settings, Arc<Trace>) -> D,
+    ) -> io::Result<(Sender<W>, Groups<W, D>)> {
         let settings = settings(wires.wires[0].limits(), bounds);
         let (trace, recorders) = (self.traces.trace(), self.captures.recorders());
-        Groups::new(wires, settings, &recorders, (&trace, start))
+        Groups::new(wires, settings, &recorders, (&trace, start), make)
     }
 }
 
@@ -245,7 +250,8 @@ impl<W: Wire, D: FrontDatapath> TcpFront<W, D> {
         start: Instant,
         ends: Arc<AtomicBool>,
     ) -> TcpFront<W, D> {
-        let ListeningSockets { door, reports, captures, traces, streams } = sockets;
+        let ListeningSockets { door, reports, captures, mut traces, streams } = sockets;
+        traces.set_points(data.points());
         let [sequence, timestamp, port, table] = [(); 4].map(|()| random());
         let secrets = Secrets { sequence, timestamp, port, table };
         let (threads, payload_bytes_max) = (data.threads(), door.options().payload_bytes_max);

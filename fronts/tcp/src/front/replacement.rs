@@ -3,16 +3,19 @@
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Instant;
 
 use wave_agent::Seat;
 use wave_core::clock::Nanos;
 use wave_links::socket::Connection;
 use wave_process::say;
+use wave_tcp::datapath::{Datapath, Settings};
 use wave_tcp::steering::Steering;
-use wave_wires::Wire;
+use wave_tcp::trace::Trace;
+use wave_wires::{Frame, Wire};
 
-use super::{ListeningSockets, SingleDatapath, TcpFront, termination_flag};
+use super::{ListeningSockets, TcpFront, termination_flag};
 use crate::admitted::Admitted;
 use crate::captures::Captures;
 use crate::door::{Door, DoorOptions};
@@ -38,25 +41,28 @@ pub(super) struct Replaceable {
     name: String,
 }
 
-impl<W: Wire> TcpFront<W, SingleDatapath> {
-    /// Takes over from a running agent, which leaves. `wire` was opened from its wire's descriptor. The returned front must run
-    /// at once: no other agent serves the connections.
+impl<W: Wire, D: Datapath<Frame>> TcpFront<W, Box<D>> {
+    /// Takes over from a running agent, which leaves, with the data path that `make` makes. `wire` was opened from its wire's
+    /// descriptor. The returned front must run at once: no other agent serves the connections.
     ///
     /// # Errors
     /// The other agent continues, or has died.
     pub fn take_over(
         wire: W,
+        make: impl FnOnce(Settings, Arc<Trace>) -> D,
         from: Predecessor,
         seat: Seat,
-    ) -> Result<TcpFront<W, SingleDatapath>, HandoverError> {
+    ) -> Result<TcpFront<W, Box<D>>, HandoverError> {
         TcpFront::replace(from, seat, |info, listening, _| {
-            let data = listening.single_datapath(&wire, info.bounds);
+            let data = listening.single_datapath(&wire, info.bounds, make);
             Ok((wire, data))
         })
     }
 }
 
-impl<W: Wire + Send + 'static> TcpFront<Sender<W>, Groups<W>> {
+impl<W: Wire + Send + 'static, D: Datapath<Frame> + Send + 'static>
+    TcpFront<Sender<W>, Groups<W, D>>
+{
     /// Like [`TcpFront::take_over`], from an agent with flow groups. The wires were opened from the descriptors of its groups'
     /// wires, in their order, and the senders from copies of them.
     ///
@@ -64,11 +70,12 @@ impl<W: Wire + Send + 'static> TcpFront<Sender<W>, Groups<W>> {
     /// The other agent continues, or has died.
     pub fn take_over_groups(
         wires: GroupWires<W>,
+        make: impl FnMut(Settings, Arc<Trace>) -> D,
         from: Predecessor,
         seat: Seat,
-    ) -> Result<TcpFront<Sender<W>, Groups<W>>, HandoverError> {
+    ) -> Result<TcpFront<Sender<W>, Groups<W, D>>, HandoverError> {
         TcpFront::replace(from, seat, |info, listening, start| {
-            listening.groups(wires, info.bounds, start)
+            listening.groups(wires, info.bounds, start, make)
         })
     }
 }
@@ -172,7 +179,7 @@ impl<W: Wire, D: FrontDatapath> TcpFront<W, D> {
                 let _ = self.drain(|front, _| front.stack.is_frozen());
                 let now = self.now();
                 self.stack.thaw(now);
-                self.stack.data.resume();
+                self.stack.data.unpause();
                 send_stay(connection);
             }
         }
@@ -183,6 +190,7 @@ impl<W: Wire, D: FrontDatapath> TcpFront<W, D> {
         let options = self.door.options();
         AgentInfo {
             version: AgentInfo::VERSION,
+            datapath: self.stack.data.name().to_owned(),
             wire,
             steering,
             name: name.to_owned(),

@@ -13,7 +13,6 @@ use wave_tcp::datapath::{
     Batch, Command, Datapath, FlowId, Limits, OUTPUTS_PER_STEP, Output, Packet, Path, Ring,
     Statistics,
 };
-use wave_tcp::flextoe::FlexToe;
 use wave_wires::{Frame, Wire};
 
 use super::bell::Bell;
@@ -54,8 +53,8 @@ pub(super) enum Report {
 
 impl Weigh for Report {}
 
-pub(super) struct Engine<W> {
-    pub(super) data: FlexToe<Frame>,
+pub(super) struct Engine<W, D> {
+    pub(super) data: D,
     pub(super) wire_port: WirePort<W>,
     pub(super) memory: Memory,
     pub(super) orders: In<Order>,
@@ -92,13 +91,13 @@ impl ProcessPayloads for Memory {
     }
 }
 
-impl<W: Wire> Engine<W> {
+impl<W: Wire, D: Datapath<Frame>> Engine<W, D> {
     pub(super) fn new(
-        data: FlexToe<Frame>,
+        data: D,
         wire_port: WirePort<W>,
         (orders, reports): (In<Order>, Out<Report, Bell>),
         control_packets: Arc<AtomicU32>,
-    ) -> Engine<W> {
+    ) -> Engine<W, D> {
         Engine {
             data,
             wire_port,

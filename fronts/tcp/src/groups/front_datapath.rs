@@ -8,22 +8,14 @@ use std::sync::atomic::Ordering;
 use wave_core::clock::Nanos;
 use wave_links::LentPayload;
 use wave_process::{cpus, say};
-use wave_tcp::counters::Counters;
+use wave_tcp::datapath::Datapath;
 use wave_tcp::steering::Steering;
-use wave_wires::Wire;
+use wave_wires::{Frame, Wire};
 
 use super::Groups;
 use crate::front_datapath::FrontDatapath;
 
-impl<W: Wire + Send + 'static> FrontDatapath for Groups<W> {
-    fn counters(&self) -> Counters {
-        let mut sum = Counters::default();
-        for group in &self.groups {
-            sum += *group.shared.lock_engine().data.counters();
-        }
-        sum
-    }
-
+impl<W: Wire + Send + 'static, D: Datapath<Frame> + Send + 'static> FrontDatapath for Groups<W, D> {
     fn threads(&self) -> usize {
         self.groups.len()
     }
@@ -50,7 +42,7 @@ impl<W: Wire + Send + 'static> FrontDatapath for Groups<W> {
         (self.runs, self.receives) = (false, false);
     }
 
-    fn resume(&mut self) {
+    fn unpause(&mut self) {
         self.receives = true;
         self.runs = self.groups.iter().all(|group| group.thread.is_some());
         self.release();
@@ -125,7 +117,7 @@ impl<W: Wire + Send + 'static> FrontDatapath for Groups<W> {
     }
 }
 
-impl<W: Wire> Drop for Groups<W> {
+impl<W: Wire, D> Drop for Groups<W, D> {
     fn drop(&mut self) {
         for group in &mut self.groups {
             group.shared.is_to_end.store(true, Ordering::Relaxed);

@@ -28,15 +28,14 @@ use std::time::Instant;
 use parking_lot::{Mutex, MutexGuard};
 use wave_agent::lanes::{In, Out, ROOM_EVERY, Sleeper, lane};
 use wave_core::clock::Nanos;
+use wave_tcp::capabilities::Capabilities;
 use wave_tcp::context::{ContextId, Filled, Update};
 use wave_tcp::datapath::{
-    Batch, Command, Datapath, Established, FlowId, Limits, NoRoom, OUTPUTS_PER_STEP, Output,
-    Packet, Path, Ring, Statistics, Ticket, Tuple,
+    Batch, Command, Counter, Datapath, Established, FlowId, Limits, NoRoom, OUTPUTS_PER_STEP,
+    Output, Packet, Path, Ring, Settings, Statistics, Ticket, Tuple,
 };
-use wave_tcp::flextoe::{FlexToe, Settings};
-use wave_tcp::stages::recover::{Recovery, Sack};
 use wave_tcp::steering::{Steering, tuple_of};
-use wave_tcp::trace::Trace;
+use wave_tcp::trace::{PointInfo, Trace};
 use wave_wires::{Frame, Wire};
 
 use crate::captures::Recorders;
@@ -56,9 +55,13 @@ const REQUESTS_MAX: usize = 1024;
 const FREEZING_EVERY: Nanos = Nanos::from_micros(50);
 
 /// The data paths of all flow groups, as one.
-pub struct Groups<W: Wire> {
+pub struct Groups<W: Wire, D> {
     steering: Steering,
-    groups: Vec<Group<W>>,
+    groups: Vec<Group<W, D>>,
+    /// What the data paths say about themselves, which is the same for all.
+    name: &'static str,
+    capabilities: Capabilities,
+    points: &'static [PointInfo],
     /// The group whose reports are taken first.
     first: usize,
     cpus: Vec<usize>,
@@ -97,8 +100,8 @@ struct FlowMemory {
     filled: Filled,
 }
 
-struct Group<W> {
-    shared: Arc<Shared<W>>,
+struct Group<W, D> {
+    shared: Arc<Shared<W, D>>,
     orders: Out<Order, Bell>,
     reports: In<Report>,
     /// Number of its reports that were passed on.
@@ -114,8 +117,8 @@ struct Group<W> {
     wire: Option<Arc<OwnedFd>>,
 }
 
-impl<W: Wire + Send + 'static> Groups<W> {
-    /// A data path for each of these wires, and the sending end for the front.
+impl<W: Wire, D: Datapath<Frame>> Groups<W, D> {
+    /// A data path for each of these wires, made by `make`, and the sending end for the front.
     ///
     /// # Errors
     /// The system has no descriptors left.
@@ -124,16 +127,19 @@ impl<W: Wire + Send + 'static> Groups<W> {
         settings: Settings,
         recorders: &Recorders,
         (trace, start): (&Arc<Trace>, Instant),
-    ) -> io::Result<(Sender<W>, Groups<W>)> {
+        mut make: impl FnMut(Settings, Arc<Trace>) -> D,
+    ) -> io::Result<(Sender<W>, Groups<W, D>)> {
         let GroupWires { wires, senders, steering, cpus } = wires;
         let count = usize::from(steering.groups());
         assert_eq!([wires.len(), senders.len()], [count; 2], "two wires for each group");
         let bell = Arc::new(Bell::new()?);
         let mut groups = Vec::with_capacity(wires.len());
+        let mut about = None;
         for (at, wire) in (0..).zip(wires) {
             let flows = settings.flows / u32::from(steering.groups());
             let trace = Arc::new(trace.of_group(steering, at));
-            let data = FlexToe::with_trace(Settings { flows, ..settings }, trace);
+            let data = make(Settings { flows, ..settings }, trace);
+            about = Some((data.name(), data.capabilities(), data.points()));
             let own = wire.as_fd().map(|fd| fd.try_clone_to_owned()).transpose()?.map(Arc::new);
             let outputs = STEPS_PER_POLL * OUTPUTS_PER_STEP;
             let wire_port = WirePort::new(wire, recorders.clone(), outputs);
@@ -166,9 +172,13 @@ impl<W: Wire + Send + 'static> Groups<W> {
                 wire: own,
             });
         }
+        let (name, capabilities, points) = about.expect("there is a group");
         let groups = Groups {
             steering,
             groups,
+            name,
+            capabilities,
+            points,
             first: 0,
             cpus,
             bell: Arc::clone(&bell),
@@ -187,9 +197,7 @@ impl<W: Wire + Send + 'static> Groups<W> {
         };
         Ok((Sender { wires: senders, steering, bell }, groups))
     }
-}
 
-impl<W: Wire> Groups<W> {
     /// A flow's group, and its id there.
     fn place(&self, flow: FlowId) -> (usize, FlowId) {
         self.steering.inner(flow)
@@ -311,7 +319,7 @@ impl<W: Wire> Groups<W> {
         let is_behind = self.groups.iter().any(|group| group.orders.is_behind());
         let is_freezing = self.freezing.values().any(Option::is_none);
         // Orders that were sent since a group's last turn are work as well.
-        let of_group = |group: &Group<W>| {
+        let of_group = |group: &Group<W, D>| {
             let engine = group.shared.lock_engine();
             if engine.orders.is_empty() { engine.next } else { Some(now) }
         };
@@ -336,7 +344,7 @@ impl<W: Wire> Groups<W> {
     }
 
     /// A group, once it has carried out all orders.
-    fn settled(group: &mut Group<W>, now: Nanos) -> MutexGuard<'_, Engine<W>> {
+    fn settled(group: &mut Group<W, D>, now: Nanos) -> MutexGuard<'_, Engine<W, D>> {
         group.orders.flush();
         let mut engine = group.shared.lock_engine();
         engine.take_orders(now, usize::MAX);
@@ -387,7 +395,7 @@ impl<W: Wire> Groups<W> {
     }
 }
 
-impl<W: Wire> Datapath<Frame> for Groups<W> {
+impl<W: Wire, D: Datapath<Frame>> Datapath<Frame> for Groups<W, D> {
     fn submit(&mut self, _now: Nanos, batch: &mut Batch<'_, Frame>) {
         while let Some(packet) = batch.packets.pop_front() {
             let group = tuple_of(&packet).map_or(0, |tuple| self.steering.group_of(&tuple));
@@ -466,14 +474,12 @@ impl<W: Wire> Datapath<Frame> for Groups<W> {
         self.order(flow, |flow| Order::SetPath(flow, path));
     }
 
-    fn drain_statistics(&mut self, budget: usize, read: &mut dyn FnMut(Statistics)) {
-        let count = budget.min(self.statistics.len());
-        for statistics in self.statistics.drain(..count) {
-            read(statistics);
-            if statistics.holds_back() {
-                self.resumed.push(statistics.flow);
-            }
-        }
+    fn next_statistics(&mut self) -> Option<Statistics> {
+        self.statistics.pop_front()
+    }
+
+    fn resume(&mut self, flow: FlowId) {
+        self.resumed.push(flow);
     }
 
     fn install(&mut self, now: Nanos, established: &Established) -> Result<FlowId, NoRoom> {
@@ -525,10 +531,6 @@ impl<W: Wire> Datapath<Frame> for Groups<W> {
         Some(established)
     }
 
-    fn uses_sack(&self) -> bool {
-        Sack::USES_SACK
-    }
-
     fn inspect(&self, flow: FlowId) -> Option<Established> {
         let (at, inner) = self.place(flow);
         self.groups[at].shared.lock_engine().data.inspect(inner)
@@ -536,6 +538,34 @@ impl<W: Wire> Datapath<Frame> for Groups<W> {
 
     fn find(&self, tuple: &Tuple) -> Option<FlowId> {
         self.by_tuple.get(tuple).copied()
+    }
+
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    /// Sums over all groups.
+    fn visit_counters(&self, visit: &mut dyn FnMut(Counter, u64)) {
+        let mut sums: Vec<(Counter, u64)> = Vec::new();
+        for (at, group) in self.groups.iter().enumerate() {
+            let mut place = 0;
+            group.shared.lock_engine().data.visit_counters(&mut |counter, count| {
+                match at {
+                    0 => sums.push((counter, count)),
+                    _ => sums[place].1 += count,
+                }
+                place += 1;
+            });
+        }
+        sums.into_iter().for_each(|(counter, sum)| visit(counter, sum));
+    }
+
+    fn points(&self) -> &'static [PointInfo] {
+        self.points
     }
 }
 

@@ -10,7 +10,8 @@ use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wave_core::clock::Nanos;
 use wave_process::Yields;
-use wave_wires::Wire;
+use wave_tcp::datapath::Datapath;
+use wave_wires::{Frame, Wire};
 
 use super::bell::Bell;
 use super::engine::Engine;
@@ -21,9 +22,9 @@ const SLEEP_MAX: Duration = Duration::from_millis(50);
 const NAP: Duration = Duration::from_micros(50);
 
 /// A group, as its thread and the control plane share it.
-pub(super) struct Shared<W> {
+pub(super) struct Shared<W, D> {
     /// Locked by the thread in each turn, and by the control plane for calls that must be done when they return.
-    pub(super) engine: Mutex<Engine<W>>,
+    pub(super) engine: Mutex<Engine<W, D>>,
     pub(super) bell: Arc<Bell>,
     /// The control plane waits for the lock.
     pub(super) is_wanted: AtomicBool,
@@ -46,9 +47,9 @@ struct TurnOutcome {
     next: Option<Nanos>,
 }
 
-impl<W: Wire> Shared<W> {
+impl<W: Wire, D: Datapath<Frame>> Shared<W, D> {
     /// Publishes what a turn has done, where the control plane sees it without the lock.
-    pub(super) fn publish(&self, engine: &Engine<W>) {
+    pub(super) fn publish(&self, engine: &Engine<W, D>) {
         self.done.store(engine.done(), Ordering::Release);
         if engine.wire_port.failure().is_some() {
             self.has_failed.store(true, Ordering::Release);
@@ -56,7 +57,7 @@ impl<W: Wire> Shared<W> {
     }
 
     /// The engine, for the control plane.
-    pub(super) fn lock_engine(&self) -> MutexGuard<'_, Engine<W>> {
+    pub(super) fn lock_engine(&self) -> MutexGuard<'_, Engine<W, D>> {
         self.engine.try_lock().unwrap_or_else(|| {
             self.is_wanted.store(true, Ordering::Relaxed);
             let engine = self.engine.lock();

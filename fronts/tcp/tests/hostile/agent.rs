@@ -22,6 +22,7 @@ use wave_front_tcp::{
 use wave_posix::Toe;
 use wave_tcp::congestion::Algorithm;
 use wave_tcp::control::Bounds;
+use wave_tcp::datapaths::DatapathKind;
 use wave_wires::{Adversity, Counters, Frame, Memory, Offload, RawPart, Sent, Wire};
 
 use crate::attacks;
@@ -248,15 +249,15 @@ fn serve(folder: &Path, descriptors: u64, groups: u16) {
         let congestion = Algorithm::default();
         let options = TcpOptions { ip, prefix, gateway, v6, bounds, congestion, seat };
         let cable = Cable { memory: Arc::new(Mutex::new(memory)), start };
+        let make = |settings, trace| DatapathKind::default().make(settings, trace);
         if groups == 1 {
-            let front: TcpFront<_> =
-                TcpFront::new(cable, door, reports, captures, traces, &options).unwrap();
-            return Box::new(front);
+            let front = TcpFront::new(cable, make, door, reports, captures, traces, &options);
+            return Box::new(front.unwrap());
         }
         let cables = || vec![cable.clone(); groups.into()];
         let (steering, cpus) = (steering_over(groups), Vec::new());
         let wires = GroupWires { wires: cables(), senders: cables(), steering, cpus };
-        let front = TcpFront::with_groups(wires, door, reports, captures, traces, &options);
+        let front = TcpFront::with_groups(wires, make, door, reports, captures, traces, &options);
         Box::new(front.unwrap())
     };
     let mut fronts =

@@ -14,9 +14,8 @@ use wave_tcp_planted::control::State;
 use wave_tcp_planted::datapath::{
     Datapath, FlowId, Output, Packet, Payload, Segment, Ticket, Write,
 };
-use wave_tcp_planted::flextoe::{SOURCES, Settings};
 use wave_tcp_planted::packet::{Ecn, Flags, Parsed, TcpSegment, parse};
-use wave_tcp_testbed_planted::{By, Machine, Setup, Stages};
+use wave_tcp_testbed_planted::{Machine, Make, Setup};
 use wave_wires::{Frame, Memory, Wire};
 
 use self::program::Program;
@@ -26,8 +25,10 @@ use super::{Counts, Oracle};
 
 /// Maximum number of frames taken in one step. The step's poll must handle them all.
 const FRAMES_PER_STEP: usize = 16;
-/// Steps of the data path in one poll: its sources take turns.
-const BUDGET: usize = SOURCES as usize * FRAMES_PER_STEP;
+/// Sources of work in a data path, at most: frames, requests, copies, timers and turns of flows. They take turns.
+const SOURCES_MAX: usize = 6;
+/// Steps of the data path in one poll.
+const BUDGET: usize = SOURCES_MAX * FRAMES_PER_STEP;
 
 /// A connection: our port, and the peer's.
 pub type Ends = (u16, u16);
@@ -75,8 +76,8 @@ pub struct Side {
 }
 
 impl Side {
-    pub fn new(kind: Kind, wire: Memory, runs: &dyn Fn(Settings, By) -> Stages<Frame>) -> Side {
-        let mut machine = Machine::over(kind.setup, wire, runs);
+    pub fn new(kind: Kind, wire: Memory, make: Make<'_>) -> Side {
+        let mut machine = Machine::over(kind.setup, wire, make);
         machine.stack.set_congestion(kind.algorithm);
         Side {
             machine,
@@ -158,8 +159,13 @@ impl Side {
     /// Checks that a cause is known for every loss that the engine detected, other than by a timeout: reported by the
     /// peer, or repaired by a tail loss probe.
     fn check_losses(&mut self, mut reported_losses: u64) {
-        let counters = self.machine.stack.data.counters();
-        let (noticed, again) = (counters.fast_retransmits, counters.lost_retransmits);
+        let (mut noticed, mut again, mut probes) = (0, 0, 0);
+        self.machine.stack.data.visit_counters(&mut |counter, count| match counter.name {
+            "TCPFastRetrans" => noticed = count,
+            "TCPLostRetransmit" => again = count,
+            "TCPLossProbes" => probes = count,
+            _ => {}
+        });
         let (new, lost_again) = (noticed - self.fast_retransmits, again - self.lost_retransmits);
         (self.fast_retransmits, self.lost_retransmits) = (noticed, again);
         reported_losses +=
@@ -168,7 +174,7 @@ impl Side {
             // The blocks that report a loss also report that retransmitted bytes were lost.
             reported_losses += lost_again;
         }
-        let unspent = counters.tail_probes - self.probes_spent;
+        let unspent = probes - self.probes_spent;
         let repaired = new.saturating_sub(reported_losses).min(unspent);
         self.probes_spent += repaired;
         reported_losses += repaired;

@@ -20,6 +20,7 @@ use wave_front_tcp::{
 };
 use wave_tcp::congestion::Algorithm;
 use wave_tcp::control::Bounds;
+use wave_tcp::datapaths::DatapathKind;
 use wave_wires::{Adversity, Counters, Frame, Limits, Memory, Offload, RawPart, Sent, Wire};
 
 use crate::config::Config;
@@ -124,10 +125,10 @@ impl Agent {
                 congestion: Algorithm::default(),
                 seat: Seat::Shared,
             };
+            let make = |settings, trace| DatapathKind::default().make(settings, trace);
             if groups == 1 {
-                let front: TcpFront<_> =
-                    TcpFront::new(wire, door, reports, captures, traces, &options).unwrap();
-                return run(front, &ends);
+                let front = TcpFront::new(wire, make, door, reports, captures, traces, &options);
+                return run(front.unwrap(), &ends);
             }
             let wires = GroupWires {
                 wires: vec![wire.clone(); groups.into()],
@@ -136,8 +137,8 @@ impl Agent {
                 cpus: Vec::new(),
             };
             let front =
-                TcpFront::with_groups(wires, door, reports, captures, traces, &options).unwrap();
-            run(front, &ends);
+                TcpFront::with_groups(wires, make, door, reports, captures, traces, &options);
+            run(front.unwrap(), &ends);
         });
         Agent { stops, thread: Some(thread) }
     }

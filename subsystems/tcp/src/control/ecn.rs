@@ -45,6 +45,11 @@ impl EcnNegotiation {
         if self.peer_has_ecn && !self.has_not_asked { Flags::ECE } else { Flags::NONE }
     }
 
+    /// Whether ECN may be agreed on, as far as the handshake has come.
+    pub(super) fn is_possible(&self) -> bool {
+        self.has_asked || self.peer_has_ecn
+    }
+
     /// The outcome, once the handshake is over; `None` if ECN is not used.
     pub(super) fn outcome(&self, echo: Echo) -> Option<EcnState> {
         let is_agreed = self.peer_has_ecn && (self.has_asked || !self.has_not_asked);

@@ -19,9 +19,21 @@ use super::shares::{Kind, Owner};
 use super::takeover::{Lent, Takeover};
 use super::time_wait::TimeWaitEntry;
 use super::{ControlCounters, Listener, Secrets, Stack};
+use crate::capabilities::Capabilities;
 use crate::congestion::Algorithm;
 use crate::context::SocketOptions;
 use crate::datapath::{Datapath, Established, FlowId, NoRoom, Ring, Tuple};
+
+/// Why a stack cannot continue with another one's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RestoreError {
+    /// There is no room in the data path or in a table.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
+    /// The data path lacks a capability that a connection or a handshake needs.
+    #[error("connections use {0}, which the data path does not have")]
+    Missing(&'static str),
+}
 
 /// A connection, its state in the data path, and its deadline.
 type Kept = (Connection, Established, Option<Nanos>);
@@ -161,7 +173,19 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     ///
     /// # Errors
     /// The state does not fit. This stack must then be dropped.
-    pub fn restore(&mut self, now: Nanos, state: State) -> Result<(), NoRoom> {
+    pub fn restore(&mut self, now: Nanos, state: State) -> Result<(), RestoreError> {
+        let ours = self.data.capabilities();
+        let connections = state.connections.iter();
+        let handshakes = state.handshakes.iter();
+        let needed =
+            connections.map(|(_, established, _)| Capabilities::needed_by(established)).chain(
+                handshakes.map(|(_, tuple, handshake, _)| {
+                    handshake.needed(tuple, state.algorithm.echo())
+                }),
+            );
+        if let Some(missing) = needed.filter_map(|needed| ours.missing(&needed)).next() {
+            return Err(RestoreError::Missing(missing));
+        }
         let State { secrets, algorithm, owners, families, listeners, turn, takes, .. } = state;
         // Keep the own hash key: the places of the tables' entries depend on it.
         self.secrets = Secrets { table: self.secrets.table, ..secrets };

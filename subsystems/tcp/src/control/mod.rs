@@ -40,7 +40,7 @@ use wave_core::clock::Nanos;
 use wave_core::waiting::Heap;
 
 pub use address::{Address, Ipv6Config};
-pub use handover::State as StackState;
+pub use handover::{RestoreError, State as StackState};
 pub use held::HeldFlow;
 pub use memory::PayloadMemory;
 pub use refusals::Call;
@@ -49,6 +49,7 @@ pub use shares::{Owner, Shares};
 pub use socket_info::{SocketInfo, State};
 pub use takeover::RingCopy;
 
+use crate::capabilities::Capabilities;
 use crate::congestion::Algorithm;
 use crate::context::{ContextId, Event, LastReads, Reason, Sharing, Update};
 use crate::datapath::{Batch, Datapath, FlowId, Output, Packet, Ring, Ticket};
@@ -349,9 +350,15 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.algorithm = algorithm;
     }
 
-    /// Sets whether new connections negotiate timestamps (RFC 7323). The default is true.
+    /// Sets whether new connections negotiate timestamps (RFC 7323) if the data path has them. The default is true.
     pub fn set_timestamps(&mut self, has_timestamps: bool) {
         self.has_timestamps = has_timestamps;
+    }
+
+    /// What handshakes offer, and accept.
+    fn capabilities(&self) -> Capabilities {
+        let all = self.data.capabilities();
+        Capabilities { timestamps: all.timestamps && self.has_timestamps, ..all }
     }
 
     /// The congestion control of new connections.

@@ -7,8 +7,7 @@ use core::marker::PhantomData;
 use wave_core::clock::Nanos;
 
 use super::Executor;
-use crate::datapath::{Established, FlowId, NoRoom, Output, Path, Statistics, Tuple};
-use crate::flextoe::Settings;
+use crate::datapath::{Established, FlowId, NoRoom, Output, Path, Settings, Statistics, Tuple};
 use crate::flow::table::Flows;
 use crate::pipeline::{self, Outcome, Stamped};
 use crate::stages::recover::{Recovery, Sack};

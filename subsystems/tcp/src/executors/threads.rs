@@ -20,8 +20,7 @@ use core::time::Duration;
 use wave_core::clock::Nanos;
 
 use super::{Completed, Executor};
-use crate::datapath::{Established, FlowId, NoRoom, Output, Path, Statistics, Tuple};
-use crate::flextoe::Settings;
+use crate::datapath::{Established, FlowId, NoRoom, Output, Path, Settings, Statistics, Tuple};
 use crate::flow::state::{Post, Pre, join, split};
 use crate::flow::table::{Partition, Protocols};
 use crate::pipeline::{self, Outcome, ProtocolResult, Routed, Stamped};

@@ -11,6 +11,7 @@ mod outputs;
 mod points;
 
 pub use outputs::{count, post};
+pub use points::Point;
 
 use core::num::NonZeroU64;
 use core::ops::Range;
@@ -34,7 +35,7 @@ use crate::stages::transmit::{
 };
 use crate::stages::{pre, update};
 use crate::summary::Summary;
-use crate::trace::{Point, Trace};
+use crate::trace::Trace;
 use crate::tuples::Tuples;
 
 /// The bit that distinguishes tickets of transmissions from those of copies.

@@ -1,10 +1,99 @@
-//! Trace points of the sequencer, the protocol stage and the later stages: the kind of an entry, and the decisions about it.
+//! Trace points of FlexTOE's stages: the kind of an entry, and the decisions about it.
 
 use super::{Entry, Outcome, ProtocolResult, Work};
 use crate::datapath::{Command, FlowId};
 use crate::packet::Flags;
 use crate::stages::compose::SegmentHeader;
-use crate::trace::{Point, Trace};
+use crate::trace::{self, Trace, points};
+
+points! {
+    /// A point of FlexTOE's stages.
+    pub enum Point from trace::Point::ALL_INFO.len();
+    /// A frame enters.
+    Packet = "packet", "sequencer", ["bytes", "segment_bytes"];
+    /// A host has written or read.
+    Request = "request", "sequencer", ["written", "read"];
+    /// A copy to a host's ring is done.
+    Copied = "copied", "sequencer", ["landed", ""];
+    /// The scheduler allows a flow to send.
+    TransmitTurn = "transmit_turn", "sequencer", ["", ""];
+    /// The scheduler allows a flow to acknowledge and to notify its host.
+    AnnounceTurn = "announce_turn", "sequencer", ["asked", ""];
+    /// A delayed acknowledgement may be due.
+    Timer = "timer", "sequencer", ["", ""];
+    /// The control plane reports a retransmission timeout.
+    Retransmit = "retransmit", "sequencer", ["", ""];
+    /// The control plane asks to look for losses, because time has passed.
+    DetectLoss = "detect_loss", "sequencer", ["", ""];
+    /// The control plane asks for a tail-loss probe.
+    ProbeTail = "probe_tail", "sequencer", ["", ""];
+    /// The control plane releases bytes that waited for more.
+    Uncork = "release", "sequencer", ["", ""];
+    /// Congestion control has processed a loss or a mark.
+    Resume = "resume", "sequencer", ["", ""];
+    /// The MSS changes.
+    SetMss = "set_mss", "sequencer", ["mss", ""];
+    /// Congestion control sets the window and the rate.
+    Pace = "pace", "sequencer", ["window_bytes", "bytes_per_second"];
+    /// A flow is frozen: it starts no new work.
+    Freeze = "freeze", "sequencer", ["", ""];
+    /// Entries and packets that wait when an entry enters.
+    Occupancy = "occupancy", "sequencer", ["entries", "packets"];
+    /// A frame is malformed. `cause` is a number.
+    Malformed = "malformed", "pre", ["cause", ""];
+    /// A packet goes to the control plane.
+    Control = "control", "pre", ["bytes", ""];
+    /// A segment goes on to the protocol stage.
+    Segment = "segment", "pre", ["seq", "bytes"];
+    /// Data is acknowledged.
+    Acknowledged = "acknowledged", "protocol", ["bytes", "round_trip_ns"];
+    /// The peer's acknowledgement echoes a congestion mark (ECE).
+    MarkEchoed = "mark_echoed", "protocol", ["bytes", ""];
+    /// The peer's window opens.
+    WindowOpens = "window_opens", "protocol", ["", ""];
+    /// A loss was detected without a timeout.
+    FastRetransmit = "fast_retransmit", "protocol", ["", ""];
+    /// A timeout retransmits data.
+    Timeout = "timeout", "protocol", ["", ""];
+    /// Bytes arrived in order.
+    InOrder = "in_order", "protocol", ["position", "bytes"];
+    /// Bytes arrived out of order.
+    OutOfOrder = "out_of_order", "protocol", ["position", "bytes"];
+    /// A segment was dropped. `cause` is a number.
+    Dropped = "dropped", "protocol", ["cause", ""];
+    /// A segment of a frozen flow was dropped.
+    InFrozen = "in_frozen", "protocol", ["", ""];
+    /// New data is sent.
+    DataSent = "data_sent", "protocol", ["seq", "bytes"];
+    /// Data is retransmitted.
+    DataSentAgain = "data_sent_again", "protocol", ["seq", "bytes"];
+    /// A turn to send ended without any data that could be sent.
+    HeldBack = "held_back", "protocol", ["", ""];
+    /// A closed window is probed.
+    Probe = "probe", "protocol", ["seq", ""];
+    /// An acknowledgement is sent without data.
+    AckSent = "ack_sent", "protocol", ["ack", "window"];
+    /// A congestion mark is echoed to the peer (ECE).
+    EceSent = "ece_sent", "protocol", ["ack", ""];
+    /// A reset is sent.
+    RstSent = "rst_sent", "protocol", ["seq", ""];
+    /// An acknowledgement is delayed, to be sent with data.
+    Delayed = "delayed", "protocol", ["until_ns", ""];
+    /// A delayed acknowledgement is sent.
+    DelayedDue = "delayed_due", "protocol", ["", ""];
+    /// A request names a connection that has ended.
+    OldRequest = "old_request", "protocol", ["", ""];
+    /// A request names another process's connection.
+    ForeignRequest = "foreign_request", "protocol", ["", ""];
+    /// A request has impossible values.
+    WrongRequest = "wrong_request", "protocol", ["", ""];
+    /// The headers of a segment are built.
+    Sent = "sent", "post", ["payload_bytes", "segment_bytes"];
+    /// A copy to a host's ring begins.
+    CopyBegins = "copy_begins", "dma", ["position", "bytes"];
+    /// A context is notified.
+    Notified = "notified", "context", ["received", "acknowledged"];
+}
 
 impl<F> Entry<F> {
     /// The entry's trace point, flow and values.

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use wave_core::clock::Nanos;
+use wave_tcp::datapath::Datapath;
 use wave_wires::{Adversity, Memory};
 
 use crate::machine::{Machine, Setup};
@@ -45,7 +46,11 @@ pub fn run(
     }
     for machine in machines.iter() {
         machine.stack.visit_sockets(&mut |shown| eprintln!("{shown:?}"));
-        eprintln!("{:?}\n{:?}", machine.stack.data.counters(), machine.stack.counters());
+        machine
+            .stack
+            .data
+            .visit_counters(&mut |counter, count| eprint!("{} {count} ", counter.name));
+        eprintln!("\n{:?}", machine.stack.counters());
     }
     panic!("the condition was not met within {most:?}");
 }

@@ -1,9 +1,10 @@
-//! Every executor with every loss recovery, chosen by values.
+//! FlexTOE's data path over every executor and with every loss recovery, chosen by values.
 
 use std::num::NonZeroUsize;
 
+use wave_tcp::datapath::{Datapath, Settings};
 use wave_tcp::executors::{Executor, Inline, Shape, Threads, VirtualTime};
-use wave_tcp::flextoe::Settings;
+use wave_tcp::flextoe::FlexToe;
 use wave_tcp::stages::recover::{GoBackN, Recovery, Sack};
 
 /// Replicas of a stage that runs in threads.
@@ -18,10 +19,13 @@ pub enum By {
     Sack,
 }
 
-/// The executor of a data path.
+/// Any data path.
+pub type Data<F> = Box<dyn Datapath<F>>;
+
+/// The executor of FlexTOE's data path.
 pub type Stages<F> = Box<dyn Executor<F>>;
 
-/// How the stages of a data path run.
+/// How the stages of FlexTOE's data path run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runs {
     /// On one core.
@@ -32,6 +36,14 @@ pub enum Runs {
 }
 
 impl Runs {
+    /// A data path without flows.
+    pub fn datapath<F>(self, settings: Settings, by: By) -> Data<F>
+    where
+        F: AsRef<[u8]> + Send + 'static,
+    {
+        Box::new(FlexToe::over(&settings, self.start(settings, by)))
+    }
+
     /// An executor without flows.
     pub fn start<F>(self, settings: Settings, by: By) -> Stages<F>
     where

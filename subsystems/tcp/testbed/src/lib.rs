@@ -3,7 +3,7 @@
 //! [`Machine`] joins a stack with a modelled wire and a program's sockets. Its caller keeps the clock:
 //! [`Machine::step`] does all that is due, and says when to call again; [`run`] does so for two machines. The parts
 //! also serve alone: [`PayloadBytes`] and [`Socket`] for a data path without a stack, and where outputs are performed
-//! in another order; [`Runs`] makes each executor with each loss recovery.
+//! in another order; [`Runs`] makes FlexTOE's data path over each executor, with each loss recovery.
 //!
 //! The fuzzer needs the machine over `wave-tcp-planted`: `planted` builds the same source over that crate.
 //!
@@ -16,15 +16,17 @@ mod clock;
 mod executors;
 mod flow;
 mod handover;
+mod limited;
 mod machine;
 mod memory;
 mod pattern;
 mod socket;
 
 pub use clock::{MINUTE, MS, SECOND, TICK, calm, join, machines, run};
-pub use executors::{By, Runs, Stages};
+pub use executors::{By, Data, Runs, Stages};
 pub use flow::established;
-pub use machine::{BOUNDS, CONTEXT, Machine, RING, Setup, host6};
+pub use limited::Limited;
+pub use machine::{BOUNDS, CONTEXT, Machine, Make, RING, Setup, host6};
 pub use memory::PayloadBytes;
 pub use pattern::{byte, first_wrong};
 pub use socket::{Socket, connect, update};

@@ -8,11 +8,10 @@ use wave_tcp::context::{ContextId, Event, Filled, Reason, Request, Sharing};
 use wave_tcp::control::{
     Action, Address, Bounds, Call, Ipv6Config, Secrets, Stack, StackOutput, State,
 };
-use wave_tcp::datapath::{Output, Packet, Ring, Segment};
-use wave_tcp::flextoe::{FlexToe, Settings};
+use wave_tcp::datapath::{Datapath, Output, Packet, Ring, Segment, Settings};
 use wave_wires::{Checksum, CsumPlace, Frame, Memory, Offload, RawPart, Wire};
 
-use crate::executors::{By, Runs, Stages};
+use crate::executors::{By, Data, Runs};
 use crate::memory::PayloadBytes;
 use crate::socket::{Socket, connect};
 
@@ -38,6 +37,7 @@ pub struct Setup {
     pub ring_bytes: u32,
     /// Parts of a new socket's rings that have memory.
     pub filled: Filled,
+    /// Loss recovery, for a data path that has several.
     pub by: By,
 }
 
@@ -60,7 +60,7 @@ impl Setup {
         }
     }
 
-    fn stack(&self, wire: &Memory, runs: &dyn Fn(Settings, By) -> Stages<Frame>) -> Engine {
+    fn stack(&self, wire: &Memory, make: Make<'_>) -> Engine {
         let limits = wire.limits();
         let mac = limits.mac;
         let address = Address {
@@ -74,13 +74,15 @@ impl Setup {
         let flows = self.bounds.flows;
         let super_bytes = limits.gso_bytes.saturating_sub(80);
         let settings = Settings { mac, super_bytes, flows, key: self.secrets.table };
-        let data = FlexToe::over(&settings, runs(settings, self.by));
-        Stack::new(data, address, self.bounds, self.secrets)
+        Stack::new(make(settings, self.by), address, self.bounds, self.secrets)
     }
 }
 
-fn inline(settings: Settings, by: By) -> Stages<Frame> {
-    Runs::Inline.start(settings, by)
+/// Makes a machine's data path.
+pub type Make<'a> = &'a dyn Fn(Settings, By) -> Data<Frame>;
+
+fn inline(settings: Settings, by: By) -> Data<Frame> {
+    Runs::Inline.datapath(settings, by)
 }
 
 /// IPv6 address of a machine.
@@ -89,7 +91,7 @@ pub fn host6(host: u8) -> Ipv6Addr {
 }
 
 /// A machine's stack.
-pub type Engine = Stack<Frame, FlexToe<Frame, Stages<Frame>>>;
+pub type Engine = Stack<Frame, Data<Frame>>;
 
 pub struct Machine {
     pub stack: Engine,
@@ -111,19 +113,15 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine with all stages on one core.
+    /// A machine over FlexTOE's data path, with all stages on one core.
     pub fn new(setup: Setup, wire: Memory) -> Machine {
         Machine::over(setup, wire, &inline)
     }
 
-    /// A machine over an executor of its caller.
-    pub fn over(
-        setup: Setup,
-        wire: Memory,
-        runs: &dyn Fn(Settings, By) -> Stages<Frame>,
-    ) -> Machine {
+    /// A machine over a data path of its caller.
+    pub fn over(setup: Setup, wire: Memory, make: Make<'_>) -> Machine {
         Machine {
-            stack: setup.stack(&wire, runs),
+            stack: setup.stack(&wire, make),
             wire,
             memory: PayloadBytes::new(2 * (setup.sockets * setup.ring_bytes) as usize),
             sockets: BTreeMap::new(),
@@ -138,11 +136,16 @@ impl Machine {
         }
     }
 
-    /// Replaces the stack by one without connections, with keys of its own.
-    pub fn renew(&mut self) {
+    /// Replaces the stack by one without connections, with keys and a data path of its own.
+    pub(crate) fn renew(&mut self, make: Make<'_>) {
         let Secrets { sequence, timestamp, port, table } = &mut self.setup.secrets;
         [sequence, timestamp, port, table].into_iter().for_each(|key| key.0 += 8);
-        self.stack = self.setup.stack(&self.wire, &inline);
+        self.stack = self.setup.stack(&self.wire, make);
+    }
+
+    /// The data path's counter with this name.
+    pub fn counter(&self, name: &str) -> u64 {
+        self.stack.data.counter(name)
     }
 
     pub fn ask(&mut self, now: Nanos, request: Request) {

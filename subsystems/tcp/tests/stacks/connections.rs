@@ -38,8 +38,7 @@ fn a_connection_opens_carries_bytes_and_ends() {
     // The side that closed first is in TIME_WAIT.
     assert_eq!(both[0].states(), []);
     assert_eq!(both[1].states(), [State::Listen, State::TimeWait]);
-    let (sent, came) = (both[0].stack.data.counters(), both[1].stack.data.counters());
-    assert_eq!((sent.retransmitted, came.retransmitted), (0, 0));
+    assert_eq!(both.each_ref().map(|machine| machine.counter("RetransSegs")), [0, 0]);
     run(&mut both, &mut now, Nanos(3 * MINUTE.0), |both, _| both[1].states() == [State::Listen]);
 }
 
@@ -109,7 +108,7 @@ fn a_window_that_stays_closed_is_probed_and_opens_again() {
         wrote += both[0].send(at, socket, &bytes[wrote..]);
         at > wait
     });
-    assert!(both[0].stack.data.counters().probes > 20);
+    assert!(both[0].counter("TCPWinProbe") > 20);
     assert_eq!(both[1].sockets[&peer].received, u64::from(RING));
     run(&mut both, &mut now, Nanos(10 * MINUTE.0), |both, at| {
         wrote += both[0].send(at, socket, &bytes[wrote..]);
@@ -261,7 +260,7 @@ fn storm(seed: u64, happens: &mut dyn FnMut(&mut [Machine; 2], Nanos)) -> u64 {
     let failed: Vec<_> =
         sockets.iter().filter_map(|socket| both[0].sockets[socket].failed).collect();
     assert!(failed.is_empty(), "seed {seed}: {failed:?}");
-    both.iter().map(|machine| machine.stack.data.counters().timeouts).sum()
+    both.iter().map(|machine| machine.counter("TCPTimeouts")).sum()
 }
 
 /// Found by the storm: the peer's stack has forgotten the connection, and answers a late segment with a reset, while the host has
@@ -302,7 +301,7 @@ fn a_simultaneous_open_makes_one_connection() {
     assert!(both.iter().all(|machine| machine.states() == [State::Established]));
     both[0].send(now, 0, b"both");
     run(&mut both, &mut now, MINUTE, |both, _| both[1].sockets[&0].received == 4);
-    assert!(both[0].stack.data.counters().in_segments < 20);
+    assert!(both[0].counter("InSegs") < 20);
 }
 
 #[test]
@@ -335,11 +334,11 @@ fn window_probes_do_not_reduce_the_congestion_window() {
     };
     let (before, until) = (window(&both), now + MINUTE);
     run(&mut both, &mut now, Nanos(2 * MINUTE.0), |_, at| at > until);
-    assert!(both[0].stack.data.counters().probes > 3);
+    assert!(both[0].counter("TCPWinProbe") > 3);
     assert_eq!(window(&both), before);
     both[1].receive(now, peer, 1 << 20);
     run(&mut both, &mut now, MINUTE, |both, _| {
         both[1].sockets[&peer].received >= 2 * u64::from(RING)
     });
-    assert_eq!(both[0].stack.data.counters().timeouts, 0);
+    assert_eq!(both[0].counter("TCPTimeouts"), 0);
 }

@@ -26,7 +26,7 @@ fn a_peer_that_stops_answering_causes_a_warning_and_then_a_timeout() {
     let mut again = 0;
     while again < 3 {
         peer.after(10);
-        again = peer.machine.stack.data.counters().timeouts;
+        again = peer.machine.counter("TCPTimeouts");
         if again < 3 {
             assert_eq!((peer.warnings(), peer.asked), (vec![], asked), "after {again}");
         }

@@ -1,5 +1,6 @@
 //! Stacks in virtual time, over the modelled network of `wave-wires`.
 
+mod capabilities;
 mod closed_ports;
 mod congestion;
 mod connections;

@@ -61,8 +61,8 @@ fn a_loss_halves_the_window_once_until_recovery_ends() {
             .stack
             .visit_sockets(&mut |shown| window = shown.congestion.map_or(window, |it| it.0));
         let sending = both[0].stack.data.inspect(flow).unwrap().sending;
-        let counters = both[0].stack.data.counters();
-        let (recoveries, timeouts) = (counters.sack_recoveries, counters.timeouts);
+        let recoveries = both[0].counter("TCPSackRecovery");
+        let timeouts = both[0].counter("TCPTimeouts");
         let (old_window, old_outstanding, old_recoveries, old_timeouts) = before;
         if timeouts > old_timeouts {
             recovering = None;

@@ -306,7 +306,7 @@ fn a_process_cannot_move_close_or_reset_a_connection_of_another_process() {
     }
     assert_eq!(peer.answers(), []);
     assert_eq!(peer.machine.stack.data.inspect(flow), before);
-    assert_eq!(peer.machine.stack.data.counters().foreign_requests, 1);
+    assert_eq!(peer.machine.counter("requests.of_other_processes"), 1);
 }
 
 #[test]

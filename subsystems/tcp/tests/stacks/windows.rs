@@ -73,7 +73,7 @@ fn a_window_that_shrinks_to_zero_is_probed() {
     assert_eq!(sent(&peer.after(5)), 1_608);
     peer.send(Sends { window: 0, ..peer.plain() });
     let seen = peer.until(Nanos(10 * SECOND.0), MS);
-    assert!(peer.machine.stack.data.counters().probes >= 3);
+    assert!(peer.machine.counter("TCPWinProbe") >= 3);
     assert!(seen.iter().any(|seen| seen.payload().len() == 1));
     // The peer accepts all bytes later.
     peer.ack = peer.ack.plus(1_608);

@@ -8,8 +8,9 @@ use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
 use side::{Engine, Frame, Side};
 use wave_core::clock::Nanos;
-use wave_tcp::datapath::{Echo, EcnState, Established, Fin, Limits, Statistics, Timestamps, Tuple};
-use wave_tcp::flextoe::{FlexToe, Settings};
+use wave_tcp::datapath::{
+    Echo, EcnState, Established, Fin, Limits, Settings, Statistics, Timestamps, Tuple,
+};
 use wave_tcp::seq::Seq;
 use wave_tcp_testbed::{By, Runs, Socket};
 
@@ -22,7 +23,7 @@ const HEADERS: usize = 14 + 20 + 32;
 
 fn engine(runs: Runs, super_bytes: u32, by: By) -> Engine {
     let settings = Settings { mac: [2; 6], super_bytes, flows: 4, key: (1, 2) };
-    Box::new(FlexToe::over(&settings, runs.start(settings, by)))
+    runs.datapath(settings, by)
 }
 
 fn established(side: usize, ring_bytes: u32, scale: u8, sack_permitted: bool) -> Established {

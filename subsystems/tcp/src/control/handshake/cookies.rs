@@ -114,7 +114,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let theirs = handshake.options;
         let mss = theirs.mss.unwrap_or(MSS_DEFAULT);
         let mss = MSS.iter().rposition(|value| *value <= mss).unwrap_or(0);
-        let sack = self.data.uses_sack() && theirs.sack_permitted;
+        let sack = theirs.sack_permitted;
         let ecn = handshake.ecn.syn_ack_flags();
         let has_ecn = ecn != Flags::NONE;
         let stamped =
@@ -179,7 +179,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let mss_max = listener.mss_max;
         let shape = listener.slots.front().map(Slot::shape).or(listener.shape);
         let (_, window_bytes) = shape.unwrap_or(SHAPE_UNKNOWN);
-        let timestamps = segment.options.timestamps.filter(|_| self.has_timestamps);
+        let timestamps = segment.options.timestamps.filter(|_| self.capabilities().timestamps);
         let stamped = timestamps.map(|(_, echo)| {
             TimestampOptions::from_bits(echo.wrapping_sub(self.secrets.timestamp_offset(tuple)))
         });

@@ -12,7 +12,6 @@ use crate::context::{Event, Reason};
 use crate::datapath::{
     Datapath, Established, Fin, FlowId, Limits, Receiving, Sending, Timestamps, Tuple,
 };
-use crate::packet::{Options, TcpSegment};
 use crate::trace::Point;
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
@@ -110,7 +109,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 recent: recent.map_or(0, |(value, _)| value),
                 offset: self.secrets.timestamp_offset(tuple),
             }),
-            sack_permitted: self.data.uses_sack() && handshake.options.sack_permitted,
+            sack_permitted: handshake.options.sack_permitted,
             ecn: handshake.ecn.outcome(self.algorithm.echo()),
             is_eager: false,
             limits: Limits { window_bytes: congestion.window(), ..Limits::default() },
@@ -144,12 +143,6 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// Our side's limit of a segment in bytes, options included.
     pub(super) fn own_mss(&self, tuple: &Tuple, handshake: &Handshake) -> u16 {
         self.address.mss(tuple.remote.ip()).min(handshake.mss_max.max(MSS_MIN))
-    }
-
-    /// The options of a peer's SYN that we support.
-    pub(super) fn agreed(&self, segment: &TcpSegment) -> Options {
-        let timestamps = segment.options.timestamps.filter(|_| self.has_timestamps);
-        Options { timestamps, ..segment.options }
     }
 
     pub(super) fn report_established(&mut self, flow: FlowId) {

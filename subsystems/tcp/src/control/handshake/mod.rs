@@ -5,6 +5,7 @@ pub(super) mod cookies;
 pub(super) mod early;
 mod establish;
 mod icmp_errors;
+mod offer;
 
 use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU64;
@@ -20,10 +21,11 @@ use super::{SHAPE_UNKNOWN, Slot, Stack};
 use crate::context::{ContextId, Event, Reason};
 use crate::datapath::{Command, Datapath, FlowId, Output, Packet, Tuple};
 use crate::flow::optional_time::OptionalTime;
-use crate::packet::{Flags, MacAddress, Options, SCALE_MAX, TcpSegment};
+use crate::packet::{Flags, MacAddress, Options, TcpSegment};
 use crate::seq::Seq;
 use crate::stages::acknowledge::milliseconds;
 use crate::trace::Point;
+use offer::both;
 
 /// Transmissions of a SYN: the last one after 191 s. The handshake fails after 255 s (RFC 9293, MUST-23: at least 3 minutes).
 const SYNS_MAX: u8 = 9;
@@ -73,7 +75,7 @@ pub(super) struct Handshake {
     iss: Seq,
     /// The peer's: our initial receive sequence number (IRS).
     irs: Seq,
-    /// Options of the peer's SYN.
+    /// Options on which both sides may agree: those that our SYN offers, then those of the peer's SYN that we accept.
     options: Options,
     /// Window field of the peer's SYN, which is not scaled.
     window: u16,
@@ -155,11 +157,6 @@ pub(super) fn carries_data(segment: &TcpSegment) -> bool {
     !segment.payload.is_empty() || segment.flags.contains(Flags::FIN)
 }
 
-/// The smallest window scale that can advertise a whole ring.
-fn scale_of(ring_bytes: u32) -> u8 {
-    (0..SCALE_MAX).find(|shift| ring_bytes >> shift <= u16::MAX.into()).unwrap_or(SCALE_MAX)
-}
-
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     fn handshake_timer(&mut self, id: FlowId, at: Option<Nanos>) {
         self.set_timer(self.bounds.flows + id.index, at);
@@ -175,7 +172,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         mss_max: u16,
     ) -> Result<(), Reason> {
         let ip = remote.ip();
-        if !self.address.may_be_peer(ip) || remote.port() == 0 {
+        let has_version = ip.is_ipv4() || self.capabilities().ipv6;
+        if !self.address.may_be_peer(ip) || remote.port() == 0 || !has_version {
             return Err(Reason::Unreachable);
         }
         let hop = self.address.next_hop(ip).ok_or(Reason::Unreachable)?;
@@ -193,15 +191,16 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return Err(Reason::AddressInUse);
         }
         let mac = self.neighbours.find(hop, now);
+        let scale = self.own_scale(slot.receive.bytes);
         let handshake = Handshake {
             opener: Opener::Host { context: from, slot },
             stage: if mac.is_some() { Stage::SynSent } else { Stage::Resolving },
             mac: mac.unwrap_or_default(),
             iss: self.secrets.initial_sequence(&tuple, now),
             irs: Seq(0),
-            options: Options::default(),
+            options: self.offered(scale),
             window: 0,
-            scale: scale_of(slot.receive.bytes),
+            scale,
             window_bytes: slot.window_bytes(),
             mss_max,
             tries: 0,
@@ -305,8 +304,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         let is_answer = handshake.stage == Stage::SynReceived;
         let stamp = milliseconds(now).wrapping_add(self.secrets.timestamp_offset(&tuple));
-        let theirs = handshake.options;
-        let asks = self.algorithm.asks_for_ecn() && handshake.tries <= 1;
+        let asks = self.algorithm.asks_for_ecn() && self.has_ecn() && handshake.tries <= 1;
         let flags_of = |it: &mut Handshake| {
             if is_answer { it.ecn.syn_ack_flags() } else { it.ecn.syn_flags(asks) }
         };
@@ -318,14 +316,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             window: handshake.own_window(true),
             options: Options {
                 mss: Some(self.own_mss(&tuple, &handshake)),
-                // Our answer has only options that the peer has sent.
-                scale: (!is_answer || theirs.scale.is_some()).then_some(handshake.scale),
-                timestamps: if is_answer {
-                    theirs.timestamps.map(|(value, _)| (stamp, value))
-                } else {
-                    self.has_timestamps.then_some((stamp, 0))
-                },
-                sack_permitted: self.data.uses_sack() && (!is_answer || theirs.sack_permitted),
+                scale: handshake.options.scale.is_some().then_some(handshake.scale),
+                timestamps: handshake.options.timestamps.map(|(value, _)| (stamp, value)),
+                sack_permitted: handshake.options.sack_permitted,
                 ..Options::default()
             },
         };
@@ -358,7 +351,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     /// The listener at one of our addresses and ports.
     pub(super) fn listener_at(&self, local: SocketAddr) -> Option<usize> {
-        self.listeners.iter().position(|one| super::accepts_at(one.local, local))
+        let has_version = local.is_ipv4() || self.capabilities().ipv6;
+        let mut listeners = self.listeners.iter();
+        listeners.position(|one| has_version && super::accepts_at(one.local, local))
     }
 
     /// Handles a SYN for a listener, by its place among the listeners.
@@ -393,7 +388,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             self.counters.overflows += 1;
             return;
         };
-        let scale = scale_of(ring_bytes);
+        let scale = self.own_scale(ring_bytes);
         let most = self.half_open_max(backlog);
         let most = if offered.is_some() { most } else { most.min(waiting_max) };
         // A cookie cannot reopen a connection in TIME_WAIT, so such a SYN may exceed the backlog.
@@ -416,7 +411,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             mac,
             iss,
             irs: segment.seq,
-            options: self.agreed(segment),
+            options: both(&self.offered(scale), &segment.options),
             window: segment.window,
             scale,
             window_bytes,
@@ -426,7 +421,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             syn_rtt: Nanos(0),
             error: None,
             answered_at: OptionalTime::NONE,
-            ecn: EcnNegotiation::with(segment.flags),
+            ecn: EcnNegotiation::with(self.agreed_flags(segment)),
             is_rtt_ambiguous: false,
             arrived: None,
         };
@@ -571,13 +566,13 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if !flags.contains(Flags::SYN) {
             return;
         }
-        let options = self.agreed(segment);
+        let asked = self.agreed_flags(segment);
         let Some(handshake) = self.handshakes.get_mut(id) else { return };
         handshake.irs = segment.seq;
-        handshake.options = options;
+        handshake.options = both(&handshake.options, &segment.options);
         handshake.window = segment.window;
         handshake.mac = mac;
-        handshake.ecn.on_syn(flags);
+        handshake.ecn.on_syn(asked);
         if !acknowledges {
             // Simultaneous open (RFC 9293, Figure 8).
             handshake.stage = Stage::SynReceived;

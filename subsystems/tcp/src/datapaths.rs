@@ -1,0 +1,69 @@
+//! The data paths of an agent, by name. Another one is added in the list at the end of this file.
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+
+use wave_core::clock::Nanos;
+
+use crate::capabilities::Capabilities;
+use crate::datapath::{
+    Batch, Command, Counter, Datapath, Established, FlowId, Limits, NoRoom, Output, Path, Settings,
+    Statistics, Ticket, Tuple,
+};
+use crate::flextoe::{self, FlexToe};
+use crate::pipeline;
+use crate::trace::{PointInfo, Trace};
+
+macro_rules! datapaths {
+    ($($(#[doc = $about:literal])* $kind:ident: $type:ty = $make:expr, $name:expr, $points:expr;)*) => {
+        /// A data path to choose.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum DatapathKind { $($(#[doc = $about])* $kind,)* }
+
+        impl DatapathKind {
+            /// All data paths; the first is the default.
+            pub const ALL: &[DatapathKind] = &[$(DatapathKind::$kind,)*];
+
+            /// The [name](Datapath::name) of the data path.
+            pub const fn name(self) -> &'static str {
+                match self { $(DatapathKind::$kind => $name,)* }
+            }
+
+            /// The [trace points](Datapath::points) of the data path.
+            pub const fn points(self) -> &'static [PointInfo] {
+                match self { $(DatapathKind::$kind => $points,)* }
+            }
+
+            /// A data path without connections.
+            pub fn make<F: AsRef<[u8]>>(self, settings: Settings, trace: Arc<Trace>) -> AnyDatapath<F> {
+                match self { $(DatapathKind::$kind => AnyDatapath::$kind($make(settings, trace)),)* }
+            }
+        }
+
+        /// Any of the data paths.
+        #[derive(Debug)]
+        pub enum AnyDatapath<F> { $($(#[doc = $about])* $kind($type),)* }
+
+        impl<F: AsRef<[u8]>> Datapath<F> for AnyDatapath<F> {
+            forward_datapath!(F, self => (match self { $(AnyDatapath::$kind(data) => data,)* }));
+        }
+    };
+}
+
+impl DatapathKind {
+    /// The data path with this name.
+    pub fn by_name(name: &str) -> Option<DatapathKind> {
+        DatapathKind::ALL.iter().copied().find(|kind| kind.name() == name)
+    }
+}
+
+impl Default for DatapathKind {
+    fn default() -> DatapathKind {
+        DatapathKind::ALL[0]
+    }
+}
+
+datapaths! {
+    /// FlexTOE's stages on one core, with selective acknowledgements.
+    FlexToe: FlexToe<F> = FlexToe::with_trace, flextoe::NAME, pipeline::Point::ALL_INFO;
+}
