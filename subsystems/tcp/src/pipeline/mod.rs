@@ -462,6 +462,8 @@ fn schedule_acknowledgement(
 ) {
     match acknowledge {
         Some(AckTiming::Now) => flow.acknowledge_now = true,
+        // Another engine would not know of the delay.
+        Some(AckTiming::Delayed) if flow.is_frozen => flow.acknowledge_now = true,
         Some(AckTiming::Delayed) if flow.acknowledge_at.is_none() => {
             let at = now + ACKNOWLEDGE_AFTER;
             flow.acknowledge_at = at.into();
