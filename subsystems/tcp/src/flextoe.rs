@@ -23,6 +23,7 @@ use crate::datapath::{
 };
 use crate::executors::{Executor, Inline};
 use crate::pipeline::{Entry, Outcome, Point, SEND, Stamped, Work};
+use crate::planted::{Planted, is_planted};
 use crate::schedule::Schedule;
 use crate::sequencer::Sequencer;
 use crate::stages::recover::Recovery;
@@ -264,6 +265,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
         outputs: &mut VecDeque<Output<F>>,
     ) -> Option<Nanos> {
         self.now = now;
+        let budget = if is_planted(Planted::BudgetExceeded) { 8 * budget } else { budget };
         for _ in 0..budget {
             if !self.step(now, outputs) {
                 return self.schedule.next_timer_at();

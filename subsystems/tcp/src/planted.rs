@@ -1,4 +1,4 @@
-//! Faults that the fuzzer plants in this code, to check that its oracles find them.
+//! Faults that the fuzzer and the conformance suite plant in this code, to check that their oracles find them.
 //!
 //! They need the feature `planted`, which only the package `wave-tcp-planted` turns on: the same files, compiled a second time
 //! for the fuzzer. Without the feature, [`is_planted`] is the constant `false`.
@@ -23,10 +23,16 @@ pub enum Planted {
     NoBackOff,
     /// Segments with data count as duplicate acknowledgements.
     DataCountedAsDuplicate,
+    /// A connection is frozen while copies and transmissions are under way.
+    FrozenWhileCopying,
+    /// The name of a connection that has gone means the one that has its place.
+    OldNamesObeyed,
+    /// A poll exceeds its budget.
+    BudgetExceeded,
 }
 
 impl Planted {
-    /// All faults that can be planted.
+    /// The faults that the fuzzer plants. The others break the contract of a data path alone, and its conformance suite plants them.
     pub const ALL: [Planted; 8] = [
         Planted::NoSequencer,
         Planted::NoChecksum,
@@ -49,6 +55,9 @@ impl Planted {
             Planted::StaleSynTaken => "stale-syn-taken",
             Planted::NoBackOff => "rto-without-back-off",
             Planted::DataCountedAsDuplicate => "duplicate-ack-on-data",
+            Planted::FrozenWhileCopying => "frozen-while-copying",
+            Planted::OldNamesObeyed => "old-names-obeyed",
+            Planted::BudgetExceeded => "budget-exceeded",
         }
     }
 

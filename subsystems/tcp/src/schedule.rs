@@ -11,6 +11,7 @@ use wave_core::waiting::Queues;
 
 use crate::datapath::{Command, FlowId};
 use crate::pipeline::Outcome;
+use crate::planted::{Planted, is_planted};
 use crate::wheel::Wheel;
 
 /// How much lost time a paced flow may make up for, because timers are late and the wheel has slots.
@@ -162,7 +163,8 @@ impl Schedule {
     /// The state of a flow that was not removed.
     fn flow_mut(&mut self, id: FlowId) -> Option<&mut Turns> {
         let turns = self.flows.get_mut(id.index as usize)?;
-        (turns.is_installed && turns.generation == id.generation).then_some(turns)
+        let is_it = turns.generation == id.generation || is_planted(Planted::OldNamesObeyed);
+        (turns.is_installed && is_it).then_some(turns)
     }
 
     /// The next flow with something other than data to send or to report, and the bits of its commands.
@@ -240,7 +242,8 @@ impl Schedule {
     pub fn is_frozen(&self, id: FlowId) -> bool {
         let Some(turns) = self.flows.get(id.index as usize) else { return false };
         let is_it = turns.is_installed && turns.generation == id.generation;
-        is_it && turns.is_frozen && turns.under_way == 0 && !self.announcing.contains(id.index)
+        let is_idle = turns.under_way == 0 || is_planted(Planted::FrozenWhileCopying);
+        is_it && turns.is_frozen && is_idle && !self.announcing.contains(id.index)
     }
 }
 
