@@ -64,6 +64,8 @@ fn may_use(from: &str, to: &str) -> bool {
         }
         // Laminar is a pipeline of the match-action machine.
         ("subsystems/tcp" | "subsystems/tcp/planted", "rmt") => return true,
+        // A user's pipeline.
+        ("docs/guide/my-pipeline", "rmt") => return true,
         // A fuzzer needs no product.
         ("fuzz", to) if to.starts_with("apps/") => return to == "apps/common",
         // What all products share.
