@@ -1,6 +1,41 @@
 //! Fields and registers of Laminar, for all its pipelines.
 
 wave_rmt::fields! {
+    /// EtherType.
+    ETHER_TYPE = ether_type: 16,
+    /// IP version and header length.
+    VERSION = version: 8,
+    /// Length of the IP packet in bytes.
+    TOTAL_LENGTH = total_length: 16,
+    /// Flags and offset of a fragment.
+    FRAGMENT = fragment: 16,
+    /// IP protocol.
+    PROTOCOL = protocol: 8,
+    /// Source address.
+    SOURCE = source: 32,
+    /// Destination address.
+    DESTINATION = destination: 32,
+    /// Source and destination port.
+    PORTS = ports: 32,
+    /// Length of the TCP header in words of 32 bits, in the upper four bits.
+    OFFSET = offset: 8,
+    /// Flags of the TCP header.
+    FLAGS = flags: 8,
+    /// The window, not scaled.
+    RAW_WINDOW = raw_window: 16,
+    /// First four bytes of the TCP options.
+    OPTIONS = options: 32,
+    /// The peer's timestamp.
+    TIMESTAMP = timestamp: 32,
+    /// The timestamp that the peer echoes.
+    ECHO = echo: 32,
+    /// Position in the stream of the first byte that a host sends.
+    POSITION = position: 32,
+    /// 1 if the connection of a host's frame exists.
+    IS_KNOWN = is_known: 1,
+    /// Not 0 if it belongs to another context.
+    FOREIGN = foreign: 16,
+
     /// What the packet is, of [`kind`](super::kind).
     KIND = kind: 8,
     /// The connection.
@@ -19,8 +54,6 @@ wave_rmt::fields! {
     ACK = ack: 32,
     /// The peer's window in bytes.
     WINDOW = window: 32,
-    /// 1 if the acknowledgement echoes a congestion mark.
-    IS_MARKED = is_marked: 8,
     /// What SYNC adds to a register.
     AMOUNT = amount: 32,
     /// Which register SYNC concerns, of [`sync`](super::transmit::sync).

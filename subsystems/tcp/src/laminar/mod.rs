@@ -10,6 +10,7 @@
 
 pub mod explore;
 pub mod fields;
+pub mod ingress;
 pub mod planted;
 pub mod receive;
 pub mod trace;
@@ -49,6 +50,8 @@ pub const DIGEST_BEYOND_WINDOW: u32 = 1;
 pub const DIGEST_UNSENT: u32 = 2;
 /// Digest: three duplicate acknowledgements (5.3.2.3).
 pub const DIGEST_FAST_RETRANSMIT: u32 = 3;
+/// Digest: a segment for the slow path.
+pub const DIGEST_SLOW_PATH: u32 = 4;
 
 /// The pipeline.
 pub const LAMINAR: Pipeline<'static> = Pipeline {
@@ -82,6 +85,16 @@ pub const THESIS: Pipeline<'static> = Pipeline {
     name: "laminar-thesis",
     fields: FIELDS,
     registers: REGISTERS,
+    parser: ingress::PARSER,
+    ingress: &[
+        ingress::LOOKUP,
+        ingress::OWNER,
+        ingress::SEGMENT,
+        ingress::PEER,
+        ingress::STREAM,
+        ingress::ADMIT,
+        ingress::ENDS,
+    ],
     egress: &[
         receive::NEXT,
         transmit::NEXT_ACK,

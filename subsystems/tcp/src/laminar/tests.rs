@@ -1,7 +1,11 @@
 use std::vec::Vec;
 
+use etherparse::{PacketBuilder, TcpHeader};
 use wave_rmt::check::place;
 use wave_rmt::devices::TOFINO1;
+use wave_rmt::parser::parse;
+use wave_rmt::table::Entry;
+use wave_rmt::{Gress, Phv, Specialised, Verdict};
 
 use super::explore::{Settings, explore};
 use super::planted::PLANTED;
@@ -83,4 +87,144 @@ fn planted_faults_are_found() {
 fn thesis_rule_serves_peers_that_keep_to_their_window() {
     let settings = Settings { is_hostile: false, window: 6, ..Settings::default() };
     assert_eq!(explore(&THESIS, settings).counterexample, None);
+}
+
+/// A machine with connection 5 of context 3: 10.0.0.1:7000 to our 10.0.0.2:80, which receives from 1000 and sends from 9000.
+fn machine() -> Specialised<Laminar> {
+    let mut machine: Specialised<Laminar> = Specialised::default();
+    let (from, to) = (u32::from_be_bytes([10, 0, 0, 1]), u32::from_be_bytes([10, 0, 0, 2]));
+    let mut key = [0; 10];
+    key[..3].copy_from_slice(&[from, to, 7000 << 16 | 80]);
+    let entry = |action, word| Entry { action, data: [word, 0, 0, 0, 0, 0, 0, 0] };
+    let state = &mut machine.state;
+    state.insert(Gress::Ingress, ingress::LOOKUP_TABLE, key, entry(0, 5)).unwrap();
+    state.set(Gress::Ingress, ingress::OWNER_TABLE, 5, Some(entry(0, 3))).unwrap();
+    state.set(Gress::Ingress, ingress::PEER_TABLE, 5, Some(entry(7, 3))).unwrap();
+    state.set(Gress::Ingress, ingress::STREAM_TABLE, 5, Some(entry(0, 9000))).unwrap();
+    set_reassembly(&LAMINAR, state, 5, [1000, 10_000, 0, 0]).unwrap();
+    state.write(TX_NEXT_ACK, 5, [9000, 0]).unwrap();
+    state.write(TX_CREDITS, 5, [3000, 0]).unwrap();
+    state.write(TX_REMOTE_AVAIL, 5, [4000, 0]).unwrap();
+    machine
+}
+
+/// A segment of 10.0.0.1:7000 to port 80.
+fn frame(seq: u32, ack: u32, bytes: usize, adjust: impl FnOnce(&mut TcpHeader)) -> Vec<u8> {
+    let mut tcp = TcpHeader::new(7000, 80, seq, 100);
+    (tcp.ack, tcp.acknowledgment_number) = (true, ack);
+    adjust(&mut tcp);
+    let builder = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);
+    let payload = std::vec![7; bytes];
+    let mut frame = Vec::new();
+    builder.tcp_header(tcp).write(&mut frame, &payload).unwrap();
+    frame
+}
+
+/// A frame of a host.
+fn host(kind: u32, target: u32, context: u16, connection: u16, words: [u32; 3]) -> Vec<u8> {
+    let mut frame = std::vec![0; 12];
+    frame.extend((ingress::HOST_ETHER_TYPE as u16).to_be_bytes());
+    frame.extend([kind as u8, target as u8]);
+    frame.extend(context.to_be_bytes());
+    frame.extend(connection.to_be_bytes());
+    frame.extend([0, 0]);
+    words.iter().for_each(|word| frame.extend(word.to_be_bytes()));
+    frame
+}
+
+/// Passes a frame through both gresses, as far as it goes.
+fn pass(machine: &mut Specialised<Laminar>, frame: &[u8]) -> (Phv, Verdict) {
+    let mut phv = Phv::default();
+    parse(LAMINAR.parser, frame, &mut phv).unwrap();
+    let verdict = machine.ingress(&mut phv);
+    if verdict.is_dropped {
+        return (phv, verdict);
+    }
+    let verdict = machine.egress(&mut phv);
+    (phv, verdict)
+}
+
+#[test]
+fn frames_reach_their_connection() {
+    let mut machine = machine();
+    let (phv, verdict) = pass(&mut machine, &frame(1000, 9000, 500, |_| ()));
+    assert_eq!((verdict.is_dropped, verdict.mirror), (false, PSEUDO_SESSION));
+    assert_eq!((phv.get(CONNECTION), phv.get(CONTEXT), phv.get(LENGTH)), (5, 3, 500));
+    assert_eq!((phv.get(NEXT), phv.get(AVAIL), phv.get(IS_PLACED)), (1500, 9500, 1));
+    assert_eq!(phv.get(WINDOW), 100 << 7);
+    assert_eq!(reassembly(&LAMINAR, &machine.state, 5), [1500, 9500, 0, 0]);
+    // With timestamps, as Linux sends them.
+    let stamped = |tcp: &mut TcpHeader| {
+        use etherparse::TcpOptionElement::{Noop, Timestamp};
+        tcp.set_options(&[Noop, Noop, Timestamp(11, 22)]).unwrap();
+    };
+    let (phv, _) = pass(&mut machine, &frame(1500, 9000, 100, stamped));
+    assert_eq!((phv.get(LENGTH), phv.get(TIMESTAMP), phv.get(ECHO)), (100, 11, 22));
+    assert_eq!(phv.get(NEXT), 1600);
+}
+
+#[test]
+fn segments_that_the_stages_cannot_process_take_the_slow_path() {
+    let adjusts: [fn(&mut TcpHeader); 7] = [
+        |tcp| tcp.fin = true,
+        |tcp| tcp.rst = true,
+        |tcp| tcp.syn = true,
+        |tcp| tcp.urg = true,
+        |tcp| tcp.ack = false,
+        |tcp| tcp.source_port = 7001,
+        |tcp| tcp.set_options(&[etherparse::TcpOptionElement::MaximumSegmentSize(1460)]).unwrap(),
+    ];
+    for adjust in adjusts {
+        let mut machine = machine();
+        let (_, verdict) = pass(&mut machine, &frame(1000, 9000, 10, adjust));
+        assert_eq!((verdict.is_dropped, verdict.digest), (true, DIGEST_SLOW_PATH));
+        assert_eq!(reassembly(&LAMINAR, &machine.state, 5), [1000, 10_000, 0, 0]);
+    }
+    // A packet that says that it is shorter than its headers has no payload.
+    let mut short = frame(1000, 9000, 10, |_| ());
+    short[17] = 30;
+    let mut machine = machine();
+    assert_eq!(pass(&mut machine, &short).0.get(IS_PLACED), 0);
+}
+
+#[test]
+fn hosts_send_within_credits_and_window_and_on_their_own_connections() {
+    let mut machine = machine();
+    let send = |position, length| host(kind::TRANSMIT, 0, 3, 5, [position, length, 0]);
+    let (phv, verdict) = pass(&mut machine, &send(0, 1000));
+    assert_eq!((verdict.is_dropped, phv.get(SEQ), phv.get(NEXT)), (false, 9000, 1000));
+    // 2,000 credits are left; the last bytes spend more than there are, and then nothing is.
+    assert!(!pass(&mut machine, &send(1000, 1500)).1.is_dropped);
+    assert!(!pass(&mut machine, &send(2500, 1000)).1.is_dropped);
+    assert!(pass(&mut machine, &send(3500, 100)).1.is_dropped, "no credits");
+    pass(&mut machine, &host(kind::SYNC, transmit::sync::CREDITS, 3, 5, [0, 0, 5000]));
+    assert!(pass(&mut machine, &send(3500, 1000)).1.is_dropped, "beyond the peer's window");
+    // An acknowledgement makes room, and counts.
+    let (phv, _) = pass(&mut machine, &frame(1000, 10_000, 0, |_| ()));
+    assert_eq!(phv.get(ACKED), 1000);
+    assert!(!pass(&mut machine, &send(3500, 1000)).1.is_dropped);
+    assert!(pass(&mut machine, &send(0, 500)).1.is_dropped, "acknowledged already");
+    for foreign in [
+        host(kind::TRANSMIT, 0, 4, 5, [3500, 100, 0]),
+        host(kind::TRANSMIT, 0, 3, 6, [3500, 100, 0]),
+        host(kind::RECEIVE, 0, 3, 5, [3500, 100, 0]),
+        host(kind::PSEUDO, 0, 3, 5, [3500, 100, 0]),
+        host(0, 0, 3, 5, [3500, 100, 0]),
+    ] {
+        let before = machine.state.clone();
+        assert!(pass(&mut machine, &foreign).1.is_dropped);
+        assert_eq!(machine.state, before);
+    }
+}
+
+#[test]
+fn third_duplicate_acknowledgement_asks_for_a_retransmission_once() {
+    let mut machine = machine();
+    pass(&mut machine, &host(kind::TRANSMIT, 0, 3, 5, [0, 1000, 0]));
+    let duplicate = frame(1000, 9000, 0, |_| ());
+    let digests: Vec<_> = (0..5).map(|_| pass(&mut machine, &duplicate).1.digest).collect();
+    assert_eq!(digests, [0, 0, DIGEST_FAST_RETRANSMIT, 0, 0]);
+    assert_eq!(machine.state.read(FAST_RETRANSMITS, 5), Some([1, 0]));
+    let (_, verdict) = pass(&mut machine, &frame(1000, 20_000, 0, |_| ()));
+    assert_eq!(verdict.digest, DIGEST_UNSENT);
 }

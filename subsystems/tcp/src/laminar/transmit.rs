@@ -7,8 +7,8 @@ use wave_rmt::{Action, Alu, Gateway, Instruction, Match, Op, Output, Row, Source
 
 use super::fields as field;
 use super::fields::{
-    ACK, ACKED, AMOUNT, CLASS, DIGEST, DROP, DUPACKS as DUPACKS_SEEN, END, HALF, HAS_PAYLOAD,
-    IS_MARKED, IS_STALE, KIND, LENGTH, NEWS, PAID, ROOM, SENT_END, TARGET, TX_AVAIL, TX_CREDITS,
+    ACK, ACKED, AMOUNT, CLASS, DIGEST, DROP, DUPACKS as DUPACKS_SEEN, END, FLAGS, HALF,
+    HAS_PAYLOAD, IS_STALE, KIND, LENGTH, NEWS, PAID, ROOM, SENT_END, TARGET, TX_AVAIL, TX_CREDITS,
     TX_DUPACKS, TX_NEXT_ACK, TX_REMOTE_AVAIL, UNA, UNSENT, WINDOW,
 };
 use super::receive::{FIRST, GRANT, MEMORY, READ, access, class, is, result};
@@ -313,11 +313,14 @@ pub(super) const ACKED_BYTES: Table<'static> = Table {
     ..TABLE
 };
 
+/// ECE: the acknowledgement echoes a congestion mark (RFC 3168, 6.1).
+const ECHOES_MARK: Match = Match::bits(FLAGS, 0x40, 0x40);
+
 /// `marked_bytes`.
 pub(super) const MARKED_BYTES: Table<'static> = Table {
     name: "marked_bytes",
     gateway: Gateway {
-        rows: &[Row { all: &[IS_NEW, is(IS_MARKED, 1)], then: Then::Run(0) }, IS_READ],
+        rows: &[Row { all: &[IS_NEW, ECHOES_MARK], then: Then::Run(0) }, IS_READ],
         otherwise: Then::Skip,
     },
     actions: &[

@@ -1,0 +1,89 @@
+//! `wave rmt`: verdicts, exit codes and files of segments.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn rmt(line: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_wave")).arg("rmt").args(line.split_whitespace()).output().unwrap()
+}
+
+fn json(line: &str) -> Value {
+    let output = rmt(line);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+fn segments(folder: &Path, text: &str) -> String {
+    let path = folder.join("segments.txt");
+    std::fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn pipelines_fit_tofino_2() {
+    for (pipeline, stages) in [("laminar", 20), ("laminar-thesis", 14), ("sketch", 20), ("heavy-hitters", 20)] {
+        let checked = json(&format!("check {pipeline} --json"));
+        assert_eq!(checked["violations"], 0, "{checked}");
+        assert!(checked["stages"].as_u64().unwrap() <= stages, "{checked}");
+    }
+}
+
+#[test]
+fn a_smaller_chip_is_refused_with_rule_source_and_remedy() {
+    let output = rmt("check laminar --device tofino1");
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let first = text.lines().next().unwrap();
+    assert!(first.contains("tofino1 has") && first.contains("[comparators; bf-p4c/"), "{first}");
+    let checked = json("check laminar --device tofino1 --json");
+    assert_eq!(checked["found"][0]["rule"], "comparators");
+    assert!(!checked["found"][0]["hint"].as_str().unwrap().is_empty());
+}
+
+#[test]
+fn resources_stand_beside_the_thesis() {
+    let resources = json("resources laminar-thesis --json");
+    assert_eq!(resources["thesis"]["stateful_ALUs"], 21);
+    let stages = resources["stages"].as_array().unwrap();
+    let sum: u64 = stages.iter().map(|stage| stage["stateful_ALUs"].as_u64().unwrap()).sum();
+    assert_eq!(resources["total"]["stateful_ALUs"], sum);
+    assert!(json("resources sketch --json").get("thesis").is_none());
+}
+
+#[test]
+fn table_5_1_comes_out_row_by_row() {
+    for pipeline in ["laminar", "laminar-thesis"] {
+        let trace = json(&format!("trace {pipeline} --table 5.1 --json"));
+        assert_eq!((&trace["rows"], &trace["rows_equal"]), (&11.into(), &11.into()));
+    }
+}
+
+#[test]
+fn files_of_segments_are_traced_or_refused_with_a_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = segments(folder.path(), "start 10 100 # registers\n20 5\n10 10\nP#2\n");
+    let trace = json(&format!("trace laminar --segments {path} --json"));
+    let last = &trace["steps"][2]["registers"];
+    assert_eq!((&last["rx_next"], &last["rx_avail"]), (&25.into(), &85.into()), "{trace}");
+    for (text, expected) in [
+        ("1 2\n3 4 5\n", "line 2: expected `SEQ LENGTH`"),
+        ("1 4294967296\n", "line 1: `4294967296` is not a number"),
+        ("P#1\n", "there is no P#1 here"),
+    ] {
+        let output = rmt(&format!("trace laminar --segments {}", segments(folder.path(), text)));
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(error.contains(expected), "{error}");
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
+    }
+    assert_eq!(rmt("trace laminar --segments /nonexistent").status.code(), Some(2));
+    assert_eq!(rmt("trace laminar").status.code(), Some(2));
+}
+
+#[test]
+fn a_planted_fault_ends_with_its_counterexample() {
+    let explored = json("explore laminar --plant early-merge --json");
+    assert_eq!(explored["violations"], 3, "{explored}");
+    assert!(!explored["searches"][0]["steps"].as_array().unwrap().is_empty());
+    assert_eq!(rmt("explore laminar --plant early-merge").status.code(), Some(1));
+}
