@@ -17,6 +17,16 @@ pub enum Polynomial {
     Crc16Xmodem,
 }
 
+impl Polynomial {
+    /// Bits of the checksum.
+    pub const fn bits(self) -> u8 {
+        match self {
+            Polynomial::Crc32 | Polynomial::Crc32c => 32,
+            Polynomial::Crc16 | Polynomial::Crc16Xmodem => 16,
+        }
+    }
+}
+
 const CRC32: Crc<u32, Table<1>> = Crc::<u32, Table<1>>::new(&CRC_32_ISO_HDLC);
 const CRC32C: Crc<u32, Table<1>> = Crc::<u32, Table<1>>::new(&CRC_32_ISCSI);
 const CRC16: Crc<u16, Table<1>> = Crc::<u16, Table<1>>::new(&CRC_16_IBM_SDLC);

@@ -31,8 +31,15 @@ mod text;
 
 pub use devices::Device;
 pub use field::{Field, Phv};
+pub use hash::{Hash, Polynomial};
 pub use pass::{Constant, Interpreter, Specialised, Verdict};
-pub use pipeline::{Gress, Mirror, Pipeline};
-pub use register::{Alu, Compare, Instruction, Output, Register};
+pub use pipeline::{Gress, Intrinsic, Mirror, Pipeline};
+pub use register::{
+    Alu, Compare, Input, Instruction, Kind, Operand, Operation, Origin, Output, Register, Relation,
+    When, Word,
+};
 pub use state::State;
-pub use table::{Access, Action, Gateway, Lookup, Match, Op, Row, Source, Table, Then};
+pub use table::{
+    Access, Action, Entry, Function, Gateway, Lookup, Match, Op, Row, Source, Table, TernaryEntry,
+    Then,
+};

@@ -134,8 +134,8 @@ impl<C: Constant, const EGRESS: bool, const INDEX: usize> Shown<'static>
 {
     const ACTIONS: usize = Self::TABLE.actions.len();
     const ROWS: usize = Self::TABLE.gateway.rows.len();
-    const FIXED: usize = match Self::TABLE.lookup {
-        Lookup::Fixed(entries) => entries.len(),
+    const TERNARY: usize = match Self::TABLE.lookup {
+        Lookup::Ternary(entries) => entries.len(),
         _ => 0,
     };
     type Action<const ACTION: usize> = ActionOf<C, EGRESS, INDEX, ACTION>;
@@ -188,22 +188,20 @@ macro_rules! apply_each {
 }
 
 impl<C: Constant, const WORD: u8> Specialised<C, WORD> {
-    /// Passes a packet through the ingress.
+    /// Passes a packet through a gress.
     #[inline]
-    pub fn ingress(&mut self, phv: &mut Phv<WORD>) -> Verdict {
+    pub fn pass(&mut self, gress: Gress, phv: &mut Phv<WORD>) -> Verdict {
         let mut fixed =
             Fixed { state: &mut self.state, registers: const { C::PIPELINE.registers } };
-        apply_each!(false, C::PIPELINE.ingress.len(), 0, fixed, phv);
-        Verdict::of(const { &C::PIPELINE }, phv)
-    }
-
-    /// Passes a packet through the egress.
-    #[inline]
-    pub fn egress(&mut self, phv: &mut Phv<WORD>) -> Verdict {
-        let mut fixed =
-            Fixed { state: &mut self.state, registers: const { C::PIPELINE.registers } };
-        let first = const { C::PIPELINE.ingress.len() };
-        apply_each!(true, C::PIPELINE.egress.len(), first, fixed, phv);
+        match gress {
+            Gress::Ingress => {
+                apply_each!(false, C::PIPELINE.ingress.len(), 0, fixed, phv);
+            }
+            Gress::Egress => {
+                let first = const { C::PIPELINE.ingress.len() };
+                apply_each!(true, C::PIPELINE.egress.len(), first, fixed, phv);
+            }
+        }
         Verdict::of(const { &C::PIPELINE }, phv)
     }
 }

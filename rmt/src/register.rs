@@ -74,7 +74,11 @@ impl When {
     pub const ALWAYS: When = When(0xffff);
 
     /// The results in which comparator `index`, 0 to 3, is true.
+    ///
+    /// # Panics
+    /// If there is no such comparator on any chip.
     pub const fn true_at(index: u8) -> When {
+        assert!(index < 4, "comparators are numbered from 0 to 3");
         When([0xaaaa, 0xcccc, 0xf0f0, 0xff00][index as usize])
     }
 
@@ -120,9 +124,9 @@ pub enum Word {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
     /// The first.
-    Low,
+    First,
     /// The second.
-    High,
+    Second,
 }
 
 /// How a comparator compares its sum with zero.
@@ -177,7 +181,12 @@ pub struct Compare {
 
 impl Compare {
     /// A field in relation to memory: field - memory.
-    pub const fn input(kind: Kind, input: Input, relation: Relation, memory: Word) -> Compare {
+    pub const fn against_memory(
+        kind: Kind,
+        input: Input,
+        relation: Relation,
+        memory: Word,
+    ) -> Compare {
         Compare {
             relation,
             kind,
@@ -205,7 +214,7 @@ impl Compare {
     }
 
     /// A field in relation to a constant: field - constant.
-    pub const fn field(kind: Kind, input: Input, relation: Relation, constant: i64) -> Compare {
+    pub const fn input(kind: Kind, input: Input, relation: Relation, constant: i64) -> Compare {
         Compare {
             relation,
             kind,
@@ -216,6 +225,11 @@ impl Compare {
             mask: None,
             constant: -constant,
         }
+    }
+
+    /// The comparator with a constant added to its sum.
+    pub const fn plus(self, constant: i64) -> Compare {
+        Compare { constant: self.constant + constant, ..self }
     }
 
     /// The comparator with only these bits of memory and field counting.
@@ -239,8 +253,8 @@ impl Compare {
         };
         let input = match self.input {
             None => 0,
-            Some(Input::Low) => read(inputs[0]),
-            Some(Input::High) => read(inputs[1]),
+            Some(Input::First) => read(inputs[0]),
+            Some(Input::Second) => read(inputs[1]),
         };
         let sum = self.constant
             + if self.is_memory_negative { -memory } else { memory }
@@ -283,7 +297,7 @@ pub enum Operation {
     And,
     /// a or b, bit by bit.
     Or,
-    /// a or else b, bit by bit.
+    /// Exclusive or, bit by bit.
     Xor,
     /// b.
     Set,
@@ -331,6 +345,11 @@ impl Alu {
         Alu::low(Operation::Set, Operand::Constant(0), b)
     }
 
+    /// An ALU that always sets the high word to an operand.
+    pub const fn set_high(b: Operand) -> Alu {
+        Alu::high(Operation::Set, Operand::Constant(0), b)
+    }
+
     /// The ALU, writing for these results only.
     pub const fn when(self, when: When) -> Alu {
         Alu { when, ..self }
@@ -341,8 +360,8 @@ impl Alu {
         let read = |operand| match operand {
             Operand::Memory(Word::Low) => memory[0],
             Operand::Memory(Word::High) => memory[1],
-            Operand::Input(Input::Low) => inputs[0],
-            Operand::Input(Input::High) => inputs[1],
+            Operand::Input(Input::First) => inputs[0],
+            Operand::Input(Input::Second) => inputs[1],
             Operand::Constant(constant) => constant as u32 & mask(bits),
         };
         let (a, b) = (read(self.a), read(self.b));
@@ -395,6 +414,108 @@ impl Output {
     /// The output, leaving for these results only.
     pub const fn when(self, when: When) -> Output {
         Output { when, ..self }
+    }
+}
+
+impl Instruction<'_> {
+    /// Whether two instructions are the same in everything but their names.
+    pub(crate) const fn does_the_same(&self, other: &Instruction<'_>) -> bool {
+        if self.compares.len() != other.compares.len()
+            || self.alus.len() != other.alus.len()
+            || self.outputs.len() != other.outputs.len()
+        {
+            return false;
+        }
+        let mut at = 0;
+        while at < self.compares.len() {
+            if !same(&self.compares[at].numbers(), &other.compares[at].numbers()) {
+                return false;
+            }
+            at += 1;
+        }
+        at = 0;
+        while at < self.alus.len() {
+            if !same(&self.alus[at].numbers(), &other.alus[at].numbers()) {
+                return false;
+            }
+            at += 1;
+        }
+        at = 0;
+        while at < self.outputs.len() {
+            if !same(&self.outputs[at].numbers(), &other.outputs[at].numbers()) {
+                return false;
+            }
+            at += 1;
+        }
+        true
+    }
+}
+
+const fn same(one: &[i64], other: &[i64]) -> bool {
+    let mut at = 0;
+    while at < one.len() {
+        if one[at] != other[at] {
+            return false;
+        }
+        at += 1;
+    }
+    true
+}
+
+impl Compare {
+    /// The comparator in numbers: different ones differ.
+    const fn numbers(&self) -> [i64; 8] {
+        let memory = match self.memory {
+            None => -1,
+            Some(word) => word as i64,
+        };
+        let input = match self.input {
+            None => -1,
+            Some(input) => input as i64,
+        };
+        let mask = match self.mask {
+            None => -1,
+            Some(mask) => mask as i64,
+        };
+        [
+            self.relation as i64,
+            self.kind as i64,
+            memory,
+            self.is_memory_negative as i64,
+            input,
+            self.is_input_negative as i64,
+            mask,
+            self.constant,
+        ]
+    }
+}
+
+impl Operand {
+    const fn numbers(self) -> [i64; 2] {
+        match self {
+            Operand::Memory(word) => [0, word as i64],
+            Operand::Input(input) => [1, input as i64],
+            Operand::Constant(constant) => [2, constant],
+        }
+    }
+}
+
+impl Alu {
+    const fn numbers(&self) -> [i64; 7] {
+        let ([a, a_value], [b, b_value]) = (self.a.numbers(), self.b.numbers());
+        [self.when.0 as i64, self.word as i64, self.operation as i64, a, a_value, b, b_value]
+    }
+}
+
+impl Output {
+    const fn numbers(&self) -> [i64; 4] {
+        let (origin, value) = match self.origin {
+            Origin::Memory(word) => (0, word as i64),
+            Origin::Input(input) => (1, input as i64),
+            Origin::Alu(word) => (2, word as i64),
+            Origin::Result => (3, 0),
+        };
+        [self.when.0 as i64, self.word as i64, origin, value]
     }
 }
 

@@ -113,7 +113,7 @@ impl<const WORD: u8> State<WORD> {
         let words =
             registers.iter().map(|memory| memory.entries as usize * (memory.is_pair as usize + 1));
         let entries = |table: &Table<'_>| match table.lookup {
-            Lookup::None | Lookup::Fixed(_) => Entries::None,
+            Lookup::None | Lookup::Ternary(_) => Entries::None,
             Lookup::Exact { entries, .. } => {
                 Entries::Exact { keys: HashMap::new(), limit: entries }
             }

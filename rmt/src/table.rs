@@ -112,8 +112,8 @@ impl Match {
 pub enum Lookup<'p> {
     /// None: the first action runs.
     None,
-    /// Fixed entries, of which the first that matches decides; if none does, nothing runs. Ternary memory holds them.
-    Fixed(&'p [FixedEntry<'p>]),
+    /// Entries in the constant, of which the first that matches decides; if none does, nothing runs.
+    Ternary(&'p [TernaryEntry<'p>]),
     /// Entries of the control plane whose key equals the fields.
     Exact {
         /// Fields of the key.
@@ -136,9 +136,9 @@ pub enum Lookup<'p> {
     },
 }
 
-/// A fixed entry of a ternary table.
+/// An entry of a ternary table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FixedEntry<'p> {
+pub struct TernaryEntry<'p> {
     /// Bits that must all match.
     pub all: &'p [Match],
     /// Index of the action.
@@ -168,7 +168,7 @@ pub struct Access<'p> {
     pub register: RegisterId,
     /// The instruction. A register has those that its actions run.
     pub instruction: &'p Instruction<'p>,
-    /// Field that is the index of the register's entry.
+    /// Field that is the index of the register's entry. Beyond the last entry nothing is read or written, and all outputs are 0.
     pub index: Field,
     /// Fields that the instruction reads, low and high.
     pub inputs: [Option<Field>; 2],
@@ -208,7 +208,7 @@ pub enum Function {
     And,
     /// a or b, bit by bit.
     Or,
-    /// a or else b, bit by bit.
+    /// Exclusive or, bit by bit.
     Xor,
     /// a, shifted left by as many bits.
     ShiftLeft(u8),
@@ -305,8 +305,8 @@ pub(crate) trait Shown<'p>: Copy {
     const ACTIONS: usize;
     /// Number of rows of the gateway, or [`UNKNOWN`].
     const ROWS: usize;
-    /// Number of fixed entries, or [`UNKNOWN`].
-    const FIXED: usize;
+    /// Number of ternary entries, or [`UNKNOWN`].
+    const TERNARY: usize;
     /// What is known of the action at an index.
     type Action<const INDEX: usize>: Known;
 
@@ -324,7 +324,7 @@ pub(crate) struct OpaqueAction;
 impl<'p> Shown<'p> for Opaque<'p> {
     const ACTIONS: usize = UNKNOWN;
     const ROWS: usize = UNKNOWN;
-    const FIXED: usize = UNKNOWN;
+    const TERNARY: usize = UNKNOWN;
     type Action<const INDEX: usize> = OpaqueAction;
 
     fn table(self) -> &'p Table<'p> {
@@ -354,7 +354,7 @@ pub(crate) fn apply<'p, T: Shown<'p>, const WORD: u8>(
         Then::Run(action) => Some(action),
         Then::Lookup => match table.lookup {
             Lookup::None => Some(0),
-            Lookup::Fixed(entries) => fixed::<T, WORD>(entries, phv),
+            Lookup::Ternary(entries) => ternary::<T, WORD>(entries, phv),
             Lookup::Exact { key: fields, miss, .. } => {
                 let mut key = Key::default();
                 for (value, field) in key.iter_mut().zip(fields) {
@@ -413,11 +413,11 @@ fn decide<'p, T: Shown<'p>, const WORD: u8>(shown: T, phv: &Phv<WORD>) -> Then {
 }
 
 #[inline(always)]
-fn fixed<'p, T: Shown<'p>, const WORD: u8>(
-    entries: &[FixedEntry<'_>],
+fn ternary<'p, T: Shown<'p>, const WORD: u8>(
+    entries: &[TernaryEntry<'_>],
     phv: &Phv<WORD>,
 ) -> Option<usize> {
-    each!(T::FIXED; (_at, entry) in entries, {
+    each!(T::TERNARY; (_at, entry) in entries, {
         if entry.all.iter().all(|bits| bits.holds(phv)) {
             return Some(entry.action);
         }

@@ -19,10 +19,18 @@ impl Text {
     pub(crate) const fn and(mut self, text: &str) -> Text {
         let bytes = text.as_bytes();
         let mut at = 0;
-        while at < bytes.len() && self.len < BYTES_MAX {
-            self.bytes[self.len] = bytes[at];
-            self.len += 1;
+        while at < bytes.len() {
+            self = self.byte(bytes[at]);
             at += 1;
+        }
+        self
+    }
+
+    /// The text with a byte of ASCII after it.
+    pub(crate) const fn byte(mut self, byte: u8) -> Text {
+        if self.len < BYTES_MAX {
+            self.bytes[self.len] = byte;
+            self.len += 1;
         }
         self
     }
@@ -43,9 +51,8 @@ impl Text {
                 break;
             }
         }
-        while at < digits.len() && self.len < BYTES_MAX {
-            self.bytes[self.len] = digits[at];
-            self.len += 1;
+        while at < digits.len() {
+            self = self.byte(digits[at]);
             at += 1;
         }
         self

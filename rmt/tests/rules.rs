@@ -4,6 +4,11 @@ use std::path::Path;
 use std::process::Command;
 
 use wave_rmt::check::{Rule, place};
+use wave_rmt::devices::{DEVICES, Device, Limit, TOFINO2};
+use wave_rmt::{
+    Access, Action, Compare, Function, Hash, Instruction, Kind, Op, Pipeline, Polynomial, Relation,
+    Source, Table, Word,
+};
 
 #[path = "broken/cases.rs"]
 mod cases;
@@ -53,12 +58,98 @@ fn messages_name_place_limit_source_and_remedy() {
     assert_eq!(
         by_rule("comparators"),
         "word.run: 3 comparators; tofino1 has 2 [comparators; bf-p4c/specs/device.cpp, \
-         TofinoDevice::getStatefulAluSpec, CmpUnits]. Compute one comparison in a stage before, and hand its sign in as a field."
+         TofinoDevice::getStatefulAluSpec, CmpUnits]. Make two instructions of it, and let the gateway choose by bits that an \
+         earlier stage has computed."
     );
     assert_eq!(
         by_rule("write-once"),
-        "table.action: 2 writes of one field; the limit is 1 [write-once]. All operations of an action happen at once: keep one."
+        "table.action: field `one` is written twice [write-once]. All operations of an action happen at once: keep one."
     );
+    for case in cases::SHAPE {
+        let text = case.pipeline.check(&case.device).iter().next().unwrap().to_string();
+        assert!(!text.contains(['#', '%', '$']) && text.ends_with('.'), "{text}");
+    }
+}
+
+/// Two instructions of one name are two, and both are checked.
+#[test]
+fn instructions_of_one_name_are_told_apart() {
+    const MANY: [Compare; 6] = [Compare::memory(Kind::Unsigned, Word::Low, Relation::Equal, 0); 6];
+    const fn run(instruction: &'static Instruction<'static>) -> Option<Access<'static>> {
+        Some(Access { register: 0, instruction, index: cases::INDEX, inputs: [None; 2] })
+    }
+    const ACTIONS: [Action<'static>; 2] = [
+        Action { name: "one", access: run(&Instruction::NOTHING), ops: &[] },
+        Action {
+            name: "other",
+            access: run(&Instruction { compares: &MANY, ..Instruction::NOTHING }),
+            ops: &[],
+        },
+    ];
+    let pipeline = Pipeline {
+        fields: cases::FIELDS,
+        registers: &[cases::WORD],
+        egress: &[Table { name: "table", actions: &ACTIONS, ..Table::NOTHING }],
+        ..Pipeline::NOTHING
+    };
+    let rules: Vec<_> = pipeline.check(&TOFINO2).iter().map(|violation| violation.rule).collect();
+    assert_eq!(rules, [Rule::Names, Rule::Comparators]);
+}
+
+#[test]
+fn actions_of_a_table_share_a_hash() {
+    let actions: [Action<'_>; 7] = std::array::from_fn(|index| Action {
+        name: ["a", "b", "c", "d", "e", "f", "g"][index],
+        access: None,
+        ops: &[Op {
+            to: cases::INDEX,
+            function: Function::Set,
+            a: Source::Hash(Hash {
+                fields: &[cases::ONE],
+                polynomial: Polynomial::Crc32,
+                bits: 16,
+            }),
+            b: Source::Constant(0),
+        }],
+    });
+    let egress = [Table { name: "table", actions: &actions, ..Table::NOTHING }];
+    let pipeline = Pipeline { fields: cases::FIELDS, egress: &egress, ..Pipeline::NOTHING };
+    let placement = place(&pipeline, &TOFINO2);
+    placement.must_fit();
+    assert_eq!(placement.total().hashes, 1);
+}
+
+/// The guide's listing is the crate's, and its limits are the devices'.
+#[test]
+fn guide_says_what_the_crate_does() {
+    let guide = include_str!("../../docs/guide/pipeline.md");
+    let crate_text = include_str!("../../docs/guide/my-pipeline/src/lib.rs");
+    let listing = &crate_text[crate_text.find("use wave_rmt::devices").unwrap()..];
+    assert!(guide.contains(listing.trim_end()), "copy the crate's text into the guide");
+    type Of = fn(&Device) -> Limit;
+    let rows: [(&str, Of); 16] = [
+        ("instructions of a register", |device| device.instructions),
+        ("comparators of an instruction", |device| device.comparators),
+        ("ALUs for a word", |device| device.alus),
+        ("large constants of a register", |device| device.large_constants),
+        ("bits of inputs", |device| device.input_bits),
+        ("output words", |device| device.outputs),
+        ("rows of a gateway", |device| device.gateway_rows),
+        ("bits of a gateway", |device| device.gateway_bits),
+        ("stages", |device| device.stages),
+        ("logical tables of a stage", |device| device.tables),
+        ("stateful ALUs of a stage", |device| device.stateful_alus),
+        ("SRAM blocks of a stage", |device| device.srams),
+        ("SRAM blocks of a register", |device| device.register_srams),
+        ("TCAM blocks of a stage", |device| device.tcams),
+        ("gateways of a stage", |device| device.gateways),
+        ("actions of a stage", |device| device.vliw),
+    ];
+    for (name, of) in rows {
+        let most: Vec<_> = DEVICES.iter().map(|device| of(device).most.to_string()).collect();
+        let row = format!("| {name} | {} |", most.join(" | "));
+        assert!(guide.contains(&row), "the guide lacks: {row}");
+    }
 }
 
 /// The compiler refuses each case of shape with the rule's name.

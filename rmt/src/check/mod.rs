@@ -18,9 +18,10 @@ pub use placement::{Placed, Placement, Units, place};
 /// Limit of the violations that are kept. All are counted.
 const KEPT: usize = 32;
 
-/// Declares the rules: what each demands, its name in messages and `--json`, what a violation counts, and what to do about it.
+/// Declares the rules: what each demands, its name in messages and `--json`, what a violation says, and what to do about it. In what a
+/// violation says, `#` stands for what was found, `%` for the limit, `@` for the device, and `$` for the violation's detail.
 macro_rules! rules {
-    ($($(#[$meta:meta])* $rule:ident, $name:literal, $counts:literal, $hint:literal;)*) => {
+    ($($(#[$meta:meta])* $rule:ident, $name:literal, $says:literal, $hint:literal;)*) => {
         /// A rule of the checker.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[non_exhaustive]
@@ -39,10 +40,10 @@ macro_rules! rules {
                 }
             }
 
-            /// What a violation counts.
-            const fn counts(self) -> &'static str {
+            /// What a violation says.
+            const fn says(self) -> &'static str {
                 match self {
-                    $(Rule::$rule => $counts,)*
+                    $(Rule::$rule => $says,)*
                 }
             }
 
@@ -57,122 +58,131 @@ macro_rules! rules {
 }
 
 rules! {
-    /// A name is used twice for things of one kind.
-    Names, "names", "things with this name",
+    /// A name means one thing.
+    Names, "names", "`$` names # different things",
         "Choose another name.";
-    /// A field is as wide as a container at most.
-    FieldBits, "field-bits", "bits",
-        "Split the field.";
-    /// A field is one of the pipeline's list, with that width.
-    FieldDeclared, "field-declared", "as the field's index or width",
+    /// A field has at least one bit, and at most those of a container.
+    FieldBits, "field-bits", "# bits; a field of @ has 1 to %",
+        "Give it at least one bit, or split it.";
+    /// A field is one of the pipeline's list.
+    FieldDeclared, "field-declared", "field # is not in the list, which has % fields",
+        "Take fields from this pipeline's `fields!`, and name the list: `fields: FIELDS`.";
+    /// A field is as wide as the list says.
+    FieldWidth, "field-width", "field `$` is used with # bits, and declared with %",
         "Take the field from this pipeline's `fields!`.";
     /// A register is one of the pipeline's list.
-    RegisterDeclared, "register-declared", "as the register's index",
-        "Take the register from this pipeline's `registers!`.";
+    RegisterDeclared, "register-declared", "register # is not in the list, which has % registers",
+        "Take registers from this pipeline's `registers!`, and name the list: `registers: REGISTERS`.";
     /// A word of a register has 8, 16 or 32 bits.
-    WordBits, "word-bits", "bits in a word",
+    WordBits, "word-bits", "words of # bits",
         "Take 8, 16 or 32.";
     /// Actions run few different instructions of a register.
-    Instructions, "instructions", "instructions",
-        "Merge two of them: a comparator with a field that is 0 tells cases apart within one instruction.";
+    Instructions, "instructions", "# instructions, the last one `$`; @ has %",
+        "Merge two that differ in a constant: pass it in as a field. A field that is 0 in one of two cases merges them, too.";
     /// Only one table has a register, so that a packet accesses it once.
-    OneTable, "one-table", "tables with this register",
-        "Make them one table, whose gateway or entries choose among actions: its memory lies in one stage, and a packet passes a stage once.";
+    OneTable, "one-table", "# tables have this register, the last one `$`",
+        "Make them one table, whose gateway or entries choose among actions: the register lies in one stage, and a packet passes a stage once.";
     /// A packet that the traffic manager drops has changed nothing: the ingress has no registers.
-    IngressStateless, "ingress-stateless", "registers in the ingress",
+    IngressStateless, "ingress-stateless", "table `$` of the ingress has this register",
         "Move the table to the egress.";
     /// An instruction has few comparators.
-    Comparators, "comparators", "comparators",
-        "Compute one comparison in a stage before, and hand its sign in as a field.";
+    Comparators, "comparators", "# comparators; @ has %",
+        "Make two instructions of it, and let the gateway choose by bits that an earlier stage has computed.";
     /// A comparator compares something.
-    ComparatorOperands, "comparator-operands", "operands of a comparator",
-        "Compare memory or a field.";
+    ComparatorOperands, "comparator-operands", "a comparator has neither memory nor an input",
+        "Compare memory or an input.";
     /// A comparator's operands are masked.
-    ComparatorMasks, "comparator-masks", "masks of comparators",
-        "Mask the field in a stage before; memory cannot be masked.";
+    ComparatorMasks, "comparator-masks", "a comparator has a mask; @ has none",
+        "Mask the field in an earlier stage; memory cannot be masked.";
     /// A mask and a large constant of one comparator are the same row of the register file.
-    MaskAndConstant, "mask-and-constant", "different values for one row of the register file",
-        "Choose a constant within the instruction's range, or the mask's value.";
+    MaskAndConstant, "mask-and-constant", "the constant # and the mask differ, and both need the comparator's row of the register file",
+        "Choose a small constant, or the mask's value.";
     /// A truth table asks for comparators that the instruction has.
-    TruthTable, "truth-table", "as a comparator in a truth table",
+    TruthTable, "truth-table", "a truth table asks for comparator #, and there are % (from 0)",
         "Name comparators that the instruction has.";
     /// Only a pair has a high word.
-    HighWord, "high-word", "reads of a high word",
+    HighWord, "high-word", "the high word is read, and entries have one word",
         "Declare the register as a pair.";
     /// An instruction has few ALUs for a word.
-    Alus, "alus", "ALUs for one word",
-        "Compute one case in a stage before, and hand the value in as a field.";
-    /// An ALU reads memory at most once, and a packet field at most once.
-    AluOperands, "alu-operands", "operands of the same kind",
-        "Copy one of them to a field in a stage before: an ALU has one way to memory and one to the fields.";
+    Alus, "alus", "# ALUs write one word; @ has %",
+        "Compute one case in an earlier stage, and pass the value in as a field.";
+    /// An ALU reads memory at most once, and an input at most once.
+    AluOperands, "alu-operands", "both operands of an ALU are $; it reads one",
+        "Of two inputs, combine them in an earlier stage. Of two words of memory, output both, and compute in a later table or with another register.";
     /// An ALU has one constant.
-    AluConstants, "alu-constants", "constants in one ALU",
+    AluConstants, "alu-constants", "an ALU has two constants; it has room for one",
         "Compute with the constants before.";
-    /// A constant fits the word.
-    ConstantBits, "constant-bits", "as a constant",
-        "Choose one that the word can hold.";
+    /// A constant fits its word or field.
+    ConstantBits, "constant-bits", "the constant # does not fit; the largest is %",
+        "Choose one that fits.";
     /// Instructions of a register share few large constants.
-    LargeConstants, "large-constants", "large constants",
-        "Hand one in as a field, or choose small ones.";
+    LargeConstants, "large-constants", "# large constants and masks; @ has room for %",
+        "Pass one in as a field, or choose small ones.";
     /// A stateful ALU reads few bits of packet fields.
-    InputBits, "input-bits", "bits of packet fields",
+    InputBits, "input-bits", "# bits of inputs; @ reads %",
         "Take narrower words, or one input.";
-    /// An instruction reads the packet fields that its action hands in.
-    InputDeclared, "input-declared", "inputs that the action does not hand in",
-        "Name a field for the input.";
+    /// An instruction reads the inputs that its action names.
+    InputDeclared, "input-declared", "`$` reads an input for which the action names no field",
+        "Name a field in `inputs`.";
     /// An instruction has few output words.
-    Outputs, "outputs", "as an output word",
-        "Read one value less, or read it again in another packet.";
+    Outputs, "outputs", "output word # (from 0); @ has %",
+        "Read one value less, or another one in another packet.";
     /// An output word has one value.
-    OutputOnce, "output-once", "values for one output word",
-        "Take another output word, or truth tables that exclude each other.";
+    OutputOnce, "output-once", "two values for one output word",
+        "Take another output word.";
     /// An operation reads an output word that the action's instruction has.
-    OutputDeclared, "output-declared", "as an output word that the instruction lacks",
+    OutputDeclared, "output-declared", "output word # is read, which the action's instruction does not have",
         "Let the instruction output it.";
     /// An entry or a gateway names an action of its table.
-    ActionDeclared, "action-declared", "as an action's index",
+    ActionDeclared, "action-declared", "action # (from 0); the table has %",
         "Name an action of this table.";
     /// An action writes a field once.
-    WriteOnce, "write-once", "writes of one field",
+    WriteOnce, "write-once", "field `$` is written twice",
         "All operations of an action happen at once: keep one.";
     /// An operation has at most one operand that is not a field.
-    OperationOperands, "operation-operands", "operands that are no fields",
-        "Copy one of them to a field in a stage before.";
+    OperationOperands, "operation-operands", "both operands of an operation are no fields",
+        "Copy one of them to a field, and compute in a later stage.";
     /// An operation reads action data that the table's entries have.
-    DataDeclared, "data-declared", "bits of action data",
+    DataDeclared, "data-declared", "# bits of action data; entries have %",
         "Declare more data bits for the table's entries.";
+    /// A hash has as many bits as its checksum, at most.
+    HashBits, "hash-bits", "a hash of # bits; the checksum has %",
+        "Take fewer bits, or a checksum with more.";
+    /// A match is possible: its value has no bits but those that count.
+    MatchBits, "match-bits", "a match of field `$` with # can never hold",
+        "Choose a value within the mask and the field.";
     /// A gateway has few rows.
-    GatewayRows, "gateway-rows", "rows",
-        "Take a `Lookup::Fixed`, or split the decision over two stages.";
+    GatewayRows, "gateway-rows", "# rows; @ has %",
+        "Take a `Lookup::Ternary`, or split the decision over two stages.";
     /// A gateway matches few bits.
-    GatewayBits, "gateway-bits", "bits",
-        "Take a `Lookup::Fixed`, or compute a flag in a stage before.";
+    GatewayBits, "gateway-bits", "# bits of fields are matched; @ has %",
+        "Take a `Lookup::Ternary`, or compute a flag in an earlier stage.";
     /// A key has at least one field, and few.
-    KeyFields, "key-fields", "fields in the key",
+    KeyFields, "key-fields", "# fields in a key; a key has 1 to %",
         "Name one field at least, and drop what does not tell entries apart.";
     /// A table or register has entries.
-    Entries, "entries", "entries",
+    Entries, "entries", "no entries",
         "Declare one entry at least.";
     /// A parser goes to states that it has.
-    ParserState, "parser-state", "as a parser state's index",
+    ParserState, "parser-state", "state # (from 0); the parser has %",
         "Name a state of this parser.";
     /// There are few mirror sessions.
-    Mirrors, "mirrors", "mirror sessions",
+    Mirrors, "mirrors", "# mirror sessions; @ has %",
         "Let one session carry more fields.";
     /// An explicit pipeline stage lies behind those that it depends on.
-    Dependency, "dependency", "as a stage",
+    Dependency, "dependency", "stage #, and `$` allows stage % at the earliest",
         "A table sees what an earlier stage has written: choose a later stage, or let the checker choose.";
     /// Tables fit the pipeline stages.
-    Stages, "stages", "stages",
+    Stages, "stages", "# stages, the last one for `$`; @ has %",
         "Shorten the longest chain of tables that read what others write.";
     /// A register fits the memory that one may take.
-    RegisterMemory, "register-memory", "SRAM blocks",
+    RegisterMemory, "register-memory", "# SRAM blocks; a register of @ has %",
         "Take fewer entries or narrower words, or split the register.";
     /// All fields fit the packet header vector.
-    PhvBits, "phv-bits", "bits of fields",
+    PhvBits, "phv-bits", "# bits of fields; @ has %",
         "Use a field again whose value is no longer needed.";
     /// What the tables of a pipeline stage take together is there.
-    StageBudget, "stage-budget", "units",
+    StageBudget, "stage-budget", "# $ in its stage; @ has %",
         "Move a table with an explicit stage, or let the checker choose stages.";
 }
 
@@ -235,15 +245,18 @@ impl Violation<'_> {
         if !self.place.names[2].is_empty() {
             text = text.and(".").and(self.place.names[2]);
         }
-        text = text.and(": ").number(self.found).and(" ").and(self.rule.counts());
-        if !self.detail.is_empty() {
-            text = text.and(" (").and(self.detail).and(")");
-        }
-        text = text.and("; ");
-        if self.source.is_empty() {
-            text = text.and("the limit is ").number(self.limit);
-        } else {
-            text = text.and(self.device).and(" has ").number(self.limit);
+        text = text.and(": ");
+        let says = self.rule.says().as_bytes();
+        let mut at = 0;
+        while at < says.len() {
+            text = match says[at] {
+                b'#' => text.number(self.found),
+                b'%' => text.number(self.limit),
+                b'@' => text.and(self.device),
+                b'$' => text.and(self.detail),
+                byte => text.byte(byte),
+            };
+            at += 1;
         }
         text = text.and(" [").and(self.rule.name());
         if !self.source.is_empty() {
@@ -295,7 +308,8 @@ impl<'p> Pipeline<'p> {
         violations
     }
 
-    /// Panics with the first violation of the pipeline's shape. In a constant, the compiler prints it:
+    /// Panics with the first violation of the pipeline's shape; [`Pipeline::check`] has all. [`Placement::must_fit`] is the same for
+    /// the stages. In a constant, the compiler prints the violation:
     ///
     /// ```compile_fail
     /// use wave_rmt::register::{Operand, Operation, Word};

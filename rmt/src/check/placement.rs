@@ -12,6 +12,7 @@ use alloc::vec::Vec;
 use super::{Place, Rule, Violation};
 use crate::devices::{Device, Limit};
 use crate::field::{FIELDS_MAX, Field};
+use crate::hash::Hash;
 use crate::pipeline::{Gress, Pipeline};
 use crate::table::{Lookup, Match, Source, Table, Then};
 
@@ -107,6 +108,16 @@ pub struct Placement<'p> {
 }
 
 impl Placement<'_> {
+    /// Panics with the first violation, as [`Pipeline::must_fit`] does for the shape.
+    ///
+    /// # Panics
+    /// If there is a violation.
+    pub fn must_fit(&self) {
+        if let Some(violation) = self.violations.first() {
+            panic!("{violation}");
+        }
+    }
+
     /// The units of all stages together.
     pub fn total(&self) -> Units {
         let mut total = Units::default();
@@ -286,7 +297,7 @@ impl Uses {
         table.gateway.rows.iter().flat_map(|row| row.all).for_each(|bits| read(bits.field));
         match table.lookup {
             Lookup::None => (),
-            Lookup::Fixed(entries) => {
+            Lookup::Ternary(entries) => {
                 entries.iter().flat_map(|entry| entry.all).for_each(|bits| read(bits.field));
             }
             Lookup::Exact { key, .. } => key.iter().copied().for_each(&mut read),
@@ -369,7 +380,7 @@ fn units(pipeline: &Pipeline<'_>, table: &Table<'_>) -> Units {
     }
     match table.lookup {
         Lookup::None => (),
-        Lookup::Fixed(entries) => {
+        Lookup::Ternary(entries) => {
             let fields = || entries.iter().flat_map(|entry| entry.all).map(|bits| bits.field);
             let width = bits(fields()).div_ceil(TCAM_BITS).max(1);
             units.tcams = (width * entries.len().div_ceil(TCAM_WORDS)) as u32;
@@ -411,11 +422,16 @@ fn units(pipeline: &Pipeline<'_>, table: &Table<'_>) -> Units {
         }
     }
     units.exact_bytes += bytes(inputs.into_iter());
+    // Actions share a hash of the same fields.
+    let mut hashes: Vec<Hash<'_>> = vec![];
     for op in table.actions.iter().flat_map(|action| action.ops) {
-        for source in [&op.a, &op.b] {
-            if let Source::Hash(hash) = source {
+        for source in [op.a, op.b] {
+            if let Source::Hash(hash) = source
+                && !hashes.contains(&hash)
+            {
                 units.hashes += u32::from(hash.bits).div_ceil(16);
                 units.exact_bytes += bytes(hash.fields.iter().copied());
+                hashes.push(hash);
             }
         }
     }

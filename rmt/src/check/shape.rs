@@ -37,6 +37,7 @@ pub(super) const fn check<'p>(
     check.tables(Gress::Ingress);
     check.tables(Gress::Egress);
     check.mirrors();
+    check.intrinsic();
 }
 
 impl<'p> Check<'_, 'p> {
@@ -90,7 +91,7 @@ impl<'p> Check<'_, 'p> {
             let mut other = 0;
             while other < index {
                 if same(fields[other].name, fields[index].name) {
-                    self.report(Rule::Names, place, 2, own(1));
+                    self.report_detail(Rule::Names, place, 2, own(1), fields[index].name);
                 }
                 other += 1;
             }
@@ -105,13 +106,19 @@ impl<'p> Check<'_, 'p> {
             self.report(Rule::FieldDeclared, place, index as i64, own(fields.len() as u32));
         } else if fields[index].bits != field.bits {
             self.report_detail(
-                Rule::FieldDeclared,
+                Rule::FieldWidth,
                 place,
                 field.bits as i64,
                 own(fields[index].bits as u32),
                 fields[index].name,
             );
         }
+    }
+
+    /// A field's name; empty if the list has no such field.
+    const fn name_of(&self, field: Field) -> &'p str {
+        let fields = self.pipeline.fields;
+        if (field.index as usize) < fields.len() { fields[field.index as usize].name } else { "" }
     }
 
     const fn registers(&mut self) {
@@ -129,7 +136,7 @@ impl<'p> Check<'_, 'p> {
             let mut other = 0;
             while other < id {
                 if same(registers[other].name, register.name) {
-                    self.report(Rule::Names, place, 2, own(1));
+                    self.report_detail(Rule::Names, place, 2, own(1), register.name);
                 }
                 other += 1;
             }
@@ -143,6 +150,7 @@ impl<'p> Check<'_, 'p> {
         let register = &self.pipeline.registers[id];
         let place = Place::new(register.name);
         let mut tables = 0;
+        let mut last = "";
         let mut instructions: [Option<&'p Instruction<'p>>; 16] = [None; 16];
         let mut count = 0;
         let mut gress = 0;
@@ -159,17 +167,7 @@ impl<'p> Check<'_, 'p> {
                         && access.register == id
                     {
                         uses = true;
-                        let mut at = 0;
-                        let mut is_new = true;
-                        while at < count && at < instructions.len() {
-                            if let Some(known) = instructions[at]
-                                && same(known.name, access.instruction.name)
-                            {
-                                is_new = false;
-                            }
-                            at += 1;
-                        }
-                        if is_new {
+                        if self.is_new(place, &instructions, access.instruction) {
                             if count < instructions.len() {
                                 instructions[count] = Some(access.instruction);
                             }
@@ -180,22 +178,32 @@ impl<'p> Check<'_, 'p> {
                 }
                 if uses {
                     tables += 1;
+                    last = list[table].name;
                     if gress == 0 && self.pipeline.is_ingress_stateless {
-                        self.report_detail(
-                            Rule::IngressStateless,
-                            place,
-                            1,
-                            own(0),
-                            list[table].name,
-                        );
+                        self.report_detail(Rule::IngressStateless, place, 1, own(0), last);
                     }
                 }
                 table += 1;
             }
             gress += 1;
         }
-        self.most(Rule::OneTable, place, tables, own(1));
-        self.most(Rule::Instructions, place, count, self.device.instructions);
+        if tables > 1 {
+            self.report_detail(Rule::OneTable, place, tables, own(1), last);
+        }
+        if count > self.device.instructions.most as usize {
+            let kept = if count < instructions.len() { count } else { instructions.len() };
+            let name = match instructions[kept - 1] {
+                Some(instruction) => instruction.name,
+                None => "",
+            };
+            self.report_detail(
+                Rule::Instructions,
+                place,
+                count as i64,
+                self.device.instructions,
+                name,
+            );
+        }
         self.large_constants(register, &instructions);
         let mut at = 0;
         while at < instructions.len() {
@@ -204,6 +212,34 @@ impl<'p> Check<'_, 'p> {
             }
             at += 1;
         }
+    }
+
+    /// Whether an instruction is none of those. Two with one name are one.
+    const fn is_new(
+        &mut self,
+        place: Place<'p>,
+        known: &[Option<&'p Instruction<'p>>; 16],
+        instruction: &'p Instruction<'p>,
+    ) -> bool {
+        let mut at = 0;
+        while at < known.len() {
+            if let Some(known) = known[at]
+                && same(known.name, instruction.name)
+            {
+                if known.does_the_same(instruction) {
+                    return false;
+                }
+                self.report_detail(
+                    Rule::Names,
+                    place.then(instruction.name),
+                    2,
+                    own(1),
+                    instruction.name,
+                );
+            }
+            at += 1;
+        }
+        true
     }
 
     /// Constants and masks that do not fit an instruction take rows of a file that the register's instructions share.
@@ -230,7 +266,7 @@ impl<'p> Check<'_, 'p> {
                             self.report(
                                 Rule::MaskAndConstant,
                                 Place::new(register.name).then(instruction.name),
-                                2,
+                                compare.constant,
                                 Limit {
                                     most: 1,
                                     source: "bf-asm/jbay/salu_inst.cpp, CmpOP::write_regs: inconsistent operand mask",
@@ -286,8 +322,8 @@ impl<'p> Check<'_, 'p> {
         self.most(Rule::Alus, place, low, self.device.alus);
         self.most(Rule::Alus, place, high, self.device.alus);
         self.outputs(register, place, instruction);
-        let inputs = reads_input(instruction, Input::Low) as usize
-            + reads_input(instruction, Input::High) as usize;
+        let inputs = reads_input(instruction, Input::First) as usize
+            + reads_input(instruction, Input::Second) as usize;
         self.most(Rule::InputBits, place, inputs * register.bits as usize, self.device.input_bits);
     }
 
@@ -303,8 +339,9 @@ impl<'p> Check<'_, 'p> {
         if compare.mask.is_some() && self.device.comparator_masks.most == 0 {
             self.report(Rule::ComparatorMasks, place, 1, self.device.comparator_masks);
         }
-        if compare.constant.unsigned_abs() > 1 << 32 {
-            self.report(Rule::ConstantBits, place, compare.constant, own(u32::MAX));
+        let most = mask(register.bits);
+        if compare.constant.unsigned_abs() > most as u64 + 1 {
+            self.report(Rule::ConstantBits, place, compare.constant, own(most));
         }
     }
 
@@ -330,8 +367,12 @@ impl<'p> Check<'_, 'p> {
             most: 1,
             source: "bf-asm/salu_inst.cpp, AluOP::Decode::decode: Can't reference memory, phv",
         };
-        self.most(Rule::AluOperands, place, memory, limit);
-        self.most(Rule::AluOperands, place, inputs, limit);
+        if memory > 1 {
+            self.report_detail(Rule::AluOperands, place, memory, limit, "memory");
+        }
+        if inputs > 1 {
+            self.report_detail(Rule::AluOperands, place, inputs, limit, "inputs");
+        }
         if !is_set
             && let (Operand::Constant(a), Operand::Constant(b)) = (alu.a, alu.b)
             && a != b
@@ -369,7 +410,7 @@ impl<'p> Check<'_, 'p> {
         while index < outputs.len() {
             let output = &outputs[index];
             if output.word as u32 >= self.device.outputs.most || output.word > 3 {
-                self.report(Rule::Outputs, place, output.word as i64 + 1, self.device.outputs);
+                self.report(Rule::Outputs, place, output.word as i64, self.device.outputs);
             }
             if let Origin::Memory(Word::High) = output.origin
                 && !register.is_pair
@@ -439,7 +480,7 @@ impl<'p> Check<'_, 'p> {
             let mut other = 0;
             while other < index {
                 if same(tables[other].name, table.name) {
-                    self.report(Rule::Names, Place::new(table.name), 2, own(1));
+                    self.report_detail(Rule::Names, Place::new(table.name), 2, own(1), table.name);
                 }
                 other += 1;
             }
@@ -447,7 +488,7 @@ impl<'p> Check<'_, 'p> {
             self.lookup(table);
             other = 0;
             while other < table.actions.len() {
-                self.action(table, &table.actions[other]);
+                self.action(table, other);
                 other += 1;
             }
             index += 1;
@@ -472,8 +513,18 @@ impl<'p> Check<'_, 'p> {
     const fn matches(&mut self, place: Place<'p>, all: &[Match], masks: &mut [u32; FIELDS_MAX]) {
         let mut index = 0;
         while index < all.len() {
-            self.field(place, all[index].field);
-            masks[all[index].field.index as usize % FIELDS_MAX] |= all[index].mask;
+            let Match { field, mask: bits, value } = all[index];
+            self.field(place, field);
+            if value & !bits != 0 || value & !mask(field.bits) != 0 {
+                self.report_detail(
+                    Rule::MatchBits,
+                    place,
+                    value as i64,
+                    own(bits),
+                    self.name_of(field),
+                );
+            }
+            masks[field.index as usize % FIELDS_MAX] |= bits;
             index += 1;
         }
     }
@@ -503,7 +554,7 @@ impl<'p> Check<'_, 'p> {
                     self.action_index(table, place, 0);
                 }
             }
-            Lookup::Fixed(entries) => {
+            Lookup::Ternary(entries) => {
                 let mut masks = [0u32; FIELDS_MAX];
                 let mut index = 0;
                 while index < entries.len() {
@@ -541,8 +592,16 @@ impl<'p> Check<'_, 'p> {
         self.most(Rule::DataDeclared, place, data_bits as usize, own(DATA_WORDS_MAX as u32 * 32));
     }
 
-    const fn action(&mut self, table: &'p Table<'p>, action: &'p Action<'p>) {
+    const fn action(&mut self, table: &'p Table<'p>, number: usize) {
+        let action: &'p Action<'p> = &table.actions[number];
         let place = Place::new(table.name).then(action.name);
+        let mut earlier = 0;
+        while earlier < number {
+            if same(table.actions[earlier].name, action.name) {
+                self.report_detail(Rule::Names, place, 2, own(1), action.name);
+            }
+            earlier += 1;
+        }
         let instruction = match &action.access {
             None => &Instruction::NOTHING,
             Some(access) => {
@@ -557,7 +616,7 @@ impl<'p> Check<'_, 'p> {
             let mut other = 0;
             while other < index {
                 if action.ops[other].to.index == op.to.index {
-                    self.report(Rule::WriteOnce, place, 2, own(1));
+                    self.report_detail(Rule::WriteOnce, place, 2, own(1), self.name_of(op.to));
                 }
                 other += 1;
             }
@@ -573,11 +632,16 @@ impl<'p> Check<'_, 'p> {
         op: &Op<'p>,
         instruction: &Instruction<'p>,
     ) {
-        self.source(table, place, &op.a, instruction);
+        self.source(table, place, op.to, &op.a, instruction);
+        if let Function::ShiftLeft(by) | Function::ShiftRight(by) = op.function
+            && by >= op.to.bits
+        {
+            self.report(Rule::ConstantBits, place, by as i64, own(op.to.bits as u32 - 1));
+        }
         if matches!(op.function, Function::Set | Function::ShiftLeft(_) | Function::ShiftRight(_)) {
             return;
         }
-        self.source(table, place, &op.b, instruction);
+        self.source(table, place, op.to, &op.b, instruction);
         if !matches!(op.a, Source::Field(_)) && !matches!(op.b, Source::Field(_)) {
             let source =
                 "bf-p4c/mau/action_analysis.cpp: an instruction's second source is a container";
@@ -589,16 +653,21 @@ impl<'p> Check<'_, 'p> {
         &mut self,
         table: &'p Table<'p>,
         place: Place<'p>,
+        to: Field,
         source: &Source<'p>,
         instruction: &Instruction<'p>,
     ) {
         match source {
             Source::Field(field) => self.field(place, *field),
-            Source::Constant(_) => (),
+            Source::Constant(constant) => {
+                if *constant > mask(to.bits) {
+                    self.report(Rule::ConstantBits, place, *constant as i64, own(mask(to.bits)));
+                }
+            }
             Source::Data(word) => {
                 let data_bits = match table.lookup {
                     Lookup::Exact { data_bits, .. } | Lookup::Direct { data_bits, .. } => data_bits,
-                    Lookup::None | Lookup::Fixed(_) => 0,
+                    Lookup::None | Lookup::Ternary(_) => 0,
                 };
                 // The last word may be narrower than 32 bits.
                 if *word as u32 * 32 >= data_bits as u32 {
@@ -627,6 +696,8 @@ impl<'p> Check<'_, 'p> {
                 }
             }
             Source::Hash(hash) => {
+                let most = hash.polynomial.bits() as u32;
+                self.most(Rule::HashBits, place, hash.bits as usize, own(most));
                 let mut index = 0;
                 while index < hash.fields.len() {
                     self.field(place, hash.fields[index]);
@@ -644,7 +715,7 @@ impl<'p> Check<'_, 'p> {
         self.field(place, access.index);
         let mut index = 0;
         while index < 2 {
-            let input = if index == 0 { Input::Low } else { Input::High };
+            let input = if index == 0 { Input::First } else { Input::Second };
             match access.inputs[index] {
                 Some(field) => self.field(place, field),
                 None => {
@@ -679,6 +750,20 @@ impl<'p> Check<'_, 'p> {
                 self.field(place, mirrors[index].carries[pair].0);
                 self.field(place, mirrors[index].carries[pair].1);
                 pair += 1;
+            }
+            index += 1;
+        }
+    }
+}
+
+impl Check<'_, '_> {
+    const fn intrinsic(&mut self) {
+        let intrinsic = self.pipeline.intrinsic;
+        let fields = [intrinsic.drop, intrinsic.mirror, intrinsic.digest, intrinsic.source];
+        let mut index = 0;
+        while index < fields.len() {
+            if let Some(field) = fields[index] {
+                self.field(Place::new("intrinsic"), field);
             }
             index += 1;
         }

@@ -45,7 +45,7 @@ const IS_FREE: When = When::true_at(1);
 const VOTE: Instruction<'static> = Instruction {
     name: "vote",
     compares: &[
-        Compare::input(Kind::Unsigned, Input::Low, Relation::Equal, Word::High),
+        Compare::against_memory(Kind::Unsigned, Input::First, Relation::Equal, Word::High),
         Compare::memory(Kind::Unsigned, Word::Low, Relation::Equal, 0),
     ],
     alus: &[
@@ -53,7 +53,7 @@ const VOTE: Instruction<'static> = Instruction {
             .when(IS_OWNER.or(IS_FREE)),
         Alu::low(Operation::SubtractSaturating, Operand::Memory(Word::Low), Operand::Constant(1))
             .when(IS_OWNER.or(IS_FREE).not()),
-        Alu::high(Operation::Set, Operand::Constant(0), Operand::Input(Input::Low)).when(IS_FREE),
+        Alu::high(Operation::Set, Operand::Constant(0), Operand::Input(Input::First)).when(IS_FREE),
     ],
     outputs: &[Output::word(0, Origin::Result)],
 };

@@ -38,7 +38,7 @@ fn run<C: Constant>(flows: impl Iterator<Item = u32>, mut see: impl FnMut(u32, &
         parser::parse(pipeline.parser, &frame(flow), &mut phv).unwrap();
         let mut other = phv;
         let verdict = interpreter.pass(Gress::Ingress, &mut phv);
-        assert_eq!(verdict, specialised.ingress(&mut other));
+        assert_eq!(verdict, specialised.pass(Gress::Ingress, &mut other));
         assert_eq!(phv, other);
         see(flow, &phv, verdict.digest);
     }

@@ -3,6 +3,7 @@
 use wave_rmt::check::Rule;
 use wave_rmt::devices::{Device, TOFINO1, TOFINO2};
 use wave_rmt::field::Declared;
+use wave_rmt::hash::{Hash, Polynomial};
 use wave_rmt::parser::{Next, ParserState, Select};
 use wave_rmt::register::{Compare, Input, Kind, Operand, Operation, Origin, Relation, When, Word};
 use wave_rmt::table::Function;
@@ -25,13 +26,14 @@ wave_rmt::fields! {
     THREE = three: 32,
 }
 
-const WORD: Register<'static> = Register { name: "word", bits: 32, is_pair: false, entries: 1024 };
+pub const WORD: Register<'static> =
+    Register { name: "word", bits: 32, is_pair: false, entries: 1024 };
 const PAIR: Register<'static> = Register { is_pair: true, ..WORD };
 
 const LOW: Operand = Operand::Memory(Word::Low);
 const HIGH: Operand = Operand::Memory(Word::High);
-const FIRST: Operand = Operand::Input(Input::Low);
-const SECOND: Operand = Operand::Input(Input::High);
+const FIRST: Operand = Operand::Input(Input::First);
+const SECOND: Operand = Operand::Input(Input::Second);
 
 const IS_ZERO: Compare = Compare::memory(Kind::Unsigned, Word::Low, Relation::Equal, 0);
 
@@ -124,6 +126,7 @@ pub const SHAPE: &[Case] = &[
     pipeline!(Names, fields: &[Declared { name: "twice", bits: 8 }, Declared { name: "twice", bits: 8 }]),
     pipeline!(FieldBits, fields: &[Declared { name: "wide", bits: 33 }]),
     table!(FieldDeclared, actions: ops!(Op::set(Field { index: 99, bits: 8 }, Source::Constant(1)))),
+    table!(FieldWidth, actions: ops!(Op::set(Field { bits: 16, ..ONE }, Source::Constant(1)))),
     pipeline!(RegisterDeclared, egress: &[counting("table", RUN_KEEP)]),
     instruction!(WordBits, TOFINO2, Register { bits: 24, ..WORD },),
     pipeline!(Instructions, registers: &[WORD], egress: &[counting("table", five!("a" "b" "c" "d" "e"))]),
@@ -167,6 +170,15 @@ pub const SHAPE: &[Case] = &[
     table!(OperationOperands, actions: ops!(Op::new(ONE, Function::Add, Source::Constant(1), Source::Constant(2)))),
     table!(DataDeclared, lookup: Lookup::Direct { index: INDEX, entries: 16, data_bits: 32 },
         actions: ops!(Op::set(ONE, Source::Data(1)))),
+    table!(HashBits, actions: ops!(Op::set(ONE, Source::Hash(Hash {
+        fields: &[ONE],
+        polynomial: Polynomial::Crc16,
+        bits: 20,
+    })))),
+    table!(MatchBits, gateway: Gateway {
+        rows: &[Row { all: &[Match::equal(INDEX, 70_000)], then: Then::Run(0) }],
+        otherwise: Then::Skip,
+    }, actions: NOPS),
     table!(GatewayRows, gateway: Gateway {
         rows: &[row(Then::Skip), row(Then::Skip), row(Then::Skip), row(Then::Skip), row(Then::Skip)],
         otherwise: Then::Run(0),

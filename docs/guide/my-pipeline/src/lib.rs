@@ -2,13 +2,11 @@
 #![forbid(unsafe_code)]
 
 use wave_rmt::devices::TOFINO1;
-use wave_rmt::hash::{Hash, Polynomial};
 use wave_rmt::parser::{Extract, Next, ParserState, Select};
-use wave_rmt::pipeline::Intrinsic;
-use wave_rmt::register::{Compare, Kind, Operand, Operation, Origin, Relation, Word};
 use wave_rmt::{
-    Access, Action, Alu, Constant, Gateway, Instruction, Match, Op, Output, Pipeline, Row, Source,
-    Table, Then,
+    Access, Action, Alu, Compare, Constant, Gateway, Hash, Instruction, Intrinsic, Kind, Match, Op,
+    Operand, Operation, Origin, Output, Pipeline, Polynomial, Relation, Row, Source, Table, Then,
+    Word,
 };
 
 /// Packets that a source may send.

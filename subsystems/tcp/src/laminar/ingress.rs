@@ -17,7 +17,7 @@
 //! other options than timestamps, and fragments go to the slow path ([`DIGEST_SLOW_PATH`]), and so do segments of unknown connections.
 
 use wave_rmt::parser::{Case, Extract, Next, ParserState, Select};
-use wave_rmt::table::{FixedEntry, Function, Lookup};
+use wave_rmt::table::{Function, Lookup, TernaryEntry};
 use wave_rmt::{Action, Field, Gateway, Match, Op, Row, Source, Table, Then};
 
 use super::fields::{
@@ -171,12 +171,12 @@ pub(super) const OWNER: Table<'static> = Table {
 /// Segments that the stages can process; the rest goes to the slow path.
 pub(super) const SEGMENT: Table<'static> = Table {
     name: "segment",
-    lookup: Lookup::Fixed(&[
-        FixedEntry {
+    lookup: Lookup::Ternary(&[
+        TernaryEntry {
             all: &[IS_WIRE, is(PROTOCOL, 6), ACKS, WHOLE, Match::bits(OFFSET, 0xf0, 0x50)],
             action: 0,
         },
-        FixedEntry {
+        TernaryEntry {
             all: &[
                 IS_WIRE,
                 is(PROTOCOL, 6),
@@ -187,7 +187,7 @@ pub(super) const SEGMENT: Table<'static> = Table {
             ],
             action: 1,
         },
-        FixedEntry { all: &[IS_WIRE], action: 2 },
+        TernaryEntry { all: &[IS_WIRE], action: 2 },
     ]),
     actions: &[
         length("plain", &[less_headers(40)]),

@@ -73,10 +73,10 @@ const JUMP: Instruction<'static> = Instruction {
 
 const SIGNED: Instruction<'static> = Instruction {
     compares: &[
-        Compare::input(Kind::Signed, Input::Low, Relation::LessOrEqual, Word::Low),
-        Compare::input(Kind::Signed, Input::High, Relation::Greater, Word::Low),
-        Compare::input(Kind::Serial, Input::Low, Relation::Equal, Word::Low),
-        Compare::input(Kind::Serial, Input::High, Relation::Greater, Word::High),
+        Compare::against_memory(Kind::Signed, Input::First, Relation::LessOrEqual, Word::Low),
+        Compare::against_memory(Kind::Signed, Input::Second, Relation::Greater, Word::Low),
+        Compare::against_memory(Kind::Serial, Input::First, Relation::Equal, Word::Low),
+        Compare::against_memory(Kind::Serial, Input::Second, Relation::Greater, Word::High),
     ],
     ..ADVANCE
 };

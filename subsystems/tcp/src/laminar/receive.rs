@@ -1,7 +1,7 @@
 //! Reassembly (5.3.1): registers `rx_next`, `rx_avail`, `rx_ooo_tail` and `rx_ooo_head`, and what becomes of a segment.
 
 use wave_rmt::register::{Compare, Input, Kind, Operand, Operation, Origin, Relation, When, Word};
-use wave_rmt::table::{FixedEntry, Function, Lookup};
+use wave_rmt::table::{Function, Lookup, TernaryEntry};
 use wave_rmt::{
     Access, Action, Alu, Field, Gateway, Instruction, Match, Op, Output, Row, Source, Table, Then,
 };
@@ -30,8 +30,8 @@ pub mod class {
     pub const READS: u32 = 0xfc;
 }
 
-pub(super) const FIRST: Operand = Operand::Input(Input::Low);
-pub(super) const SECOND: Operand = Operand::Input(Input::High);
+pub(super) const FIRST: Operand = Operand::Input(Input::First);
+pub(super) const SECOND: Operand = Operand::Input(Input::Second);
 pub(super) const MEMORY: Operand = Operand::Memory(Word::Low);
 
 pub(super) const fn access(
@@ -65,9 +65,9 @@ pub(super) const READ: Instruction<'static> = Instruction {
 const ADVANCE: Instruction<'static> = Instruction {
     name: "advance",
     compares: &[
-        Compare::input(Kind::Serial, Input::Low, Relation::LessOrEqual, Word::Low),
-        Compare::input(Kind::Serial, Input::High, Relation::Greater, Word::Low),
-        Compare::input(Kind::Serial, Input::Low, Relation::Equal, Word::Low),
+        Compare::against_memory(Kind::Serial, Input::First, Relation::LessOrEqual, Word::Low),
+        Compare::against_memory(Kind::Serial, Input::Second, Relation::Greater, Word::Low),
+        Compare::against_memory(Kind::Serial, Input::First, Relation::Equal, Word::Low),
     ],
     alus: &[Alu::set(SECOND).when(When::true_at(0).and(When::true_at(1)))],
     outputs: &[Output::word(0, Origin::Memory(Word::Low)), Output::word(1, Origin::Result)],
@@ -155,7 +155,8 @@ pub(super) const ORDER: Table<'static> = Table {
     ..TABLE
 };
 
-const IS_BEYOND: Compare = Compare::input(Kind::Unsigned, Input::Low, Relation::Greater, Word::Low);
+const IS_BEYOND: Compare =
+    Compare::against_memory(Kind::Unsigned, Input::First, Relation::Greater, Word::Low);
 
 /// Takes the bytes of a segment in order from the room, even if there is less: `rx_next` has moved already.
 const TAKE: Instruction<'static> = Instruction {
@@ -243,14 +244,14 @@ pub(super) const EXTEND: Instruction<'static> = Instruction {
     name: "extend",
     compares: &[
         Compare::memory(Kind::Unsigned, Word::Low, Relation::Equal, 0),
-        Compare::input(Kind::Unsigned, Input::Low, Relation::LessOrEqual, Word::Low),
-        Compare::input(Kind::Unsigned, Input::High, Relation::Greater, Word::Low),
+        Compare::against_memory(Kind::Unsigned, Input::First, Relation::LessOrEqual, Word::Low),
+        Compare::against_memory(Kind::Unsigned, Input::Second, Relation::Greater, Word::Low),
     ],
     alus: &[Alu::set(SECOND).when(IS_FREE.or(When::true_at(1).and(When::true_at(2))))],
     outputs: &[
         Output::word(0, Origin::Alu(Word::Low)),
         Output::word(1, Origin::Result),
-        Output::word(2, Origin::Input(Input::High)).when(IS_FREE),
+        Output::word(2, Origin::Input(Input::Second)).when(IS_FREE),
     ],
 };
 
@@ -313,8 +314,8 @@ const OPEN: Instruction<'static> = Instruction {
 const EXTEND_BACK: Instruction<'static> = Instruction {
     name: "extend_back",
     compares: &[
-        Compare::input(Kind::Unsigned, Input::High, Relation::GreaterOrEqual, Word::Low),
-        Compare::input(Kind::Unsigned, Input::Low, Relation::Less, Word::Low),
+        Compare::against_memory(Kind::Unsigned, Input::Second, Relation::GreaterOrEqual, Word::Low),
+        Compare::against_memory(Kind::Unsigned, Input::First, Relation::Less, Word::Low),
     ],
     alus: &[Alu::set(FIRST).when(When::true_at(0).and(When::true_at(1)))],
     outputs: &[Output::word(0, Origin::Alu(Word::Low)), Output::word(1, Origin::Result)],
@@ -433,14 +434,14 @@ const SET_BACK: Action<'static> = Action {
 /// lost leaves an interval unmerged for ever (5.3.1.4).
 pub(super) const VERDICT: Table<'static> = Table {
     name: "rx_verdict",
-    lookup: Lookup::Fixed(&[
-        FixedEntry {
+    lookup: Lookup::Ternary(&[
+        TernaryEntry {
             all: &[RECEIVED, is(CLASS, class::IN_ORDER), result(field::BEYOND, 0)],
             action: 0,
         },
-        FixedEntry { all: &[RECEIVED, is(CLASS, class::IN_ORDER)], action: 3 },
+        TernaryEntry { all: &[RECEIVED, is(CLASS, class::IN_ORDER)], action: 3 },
         // Joined: the segment starts at or before the interval's end, and ends at or behind its start.
-        FixedEntry {
+        TernaryEntry {
             all: &[
                 RECEIVED,
                 is(CLASS, class::OUT_OF_ORDER),
@@ -450,7 +451,7 @@ pub(super) const VERDICT: Table<'static> = Table {
             ],
             action: 0,
         },
-        FixedEntry {
+        TernaryEntry {
             all: &[
                 RECEIVED,
                 is(CLASS, class::OUT_OF_ORDER),
@@ -460,7 +461,7 @@ pub(super) const VERDICT: Table<'static> = Table {
             ],
             action: 0,
         },
-        FixedEntry {
+        TernaryEntry {
             all: &[
                 RECEIVED,
                 is(CLASS, class::OUT_OF_ORDER),
@@ -470,7 +471,7 @@ pub(super) const VERDICT: Table<'static> = Table {
             ],
             action: 0,
         },
-        FixedEntry {
+        TernaryEntry {
             all: &[
                 RECEIVED,
                 is(CLASS, class::OUT_OF_ORDER),
@@ -480,10 +481,10 @@ pub(super) const VERDICT: Table<'static> = Table {
             ],
             action: 0,
         },
-        FixedEntry { all: &[RECEIVED, is(CLASS, class::OUT_OF_ORDER), SEPARATE], action: 1 },
-        FixedEntry { all: &[RECEIVED, is(CLASS, class::OUT_OF_ORDER)], action: 0 },
-        FixedEntry { all: &[RECEIVED, is(HAS_PAYLOAD, 1)], action: 1 },
-        FixedEntry { all: &[RECEIVED], action: 2 },
+        TernaryEntry { all: &[RECEIVED, is(CLASS, class::OUT_OF_ORDER), SEPARATE], action: 1 },
+        TernaryEntry { all: &[RECEIVED, is(CLASS, class::OUT_OF_ORDER)], action: 0 },
+        TernaryEntry { all: &[RECEIVED, is(HAS_PAYLOAD, 1)], action: 1 },
+        TernaryEntry { all: &[RECEIVED], action: 2 },
     ]),
     actions: &[PLACE, REFUSE, NO_PAYLOAD, SET_BACK],
     ..TABLE

@@ -136,11 +136,11 @@ fn host(kind: u32, target: u32, context: u16, connection: u16, words: [u32; 3]) 
 fn pass(machine: &mut Specialised<Laminar>, frame: &[u8]) -> (Phv, Verdict) {
     let mut phv = Phv::default();
     parse(LAMINAR.parser, frame, &mut phv).unwrap();
-    let verdict = machine.ingress(&mut phv);
+    let verdict = machine.pass(Gress::Ingress, &mut phv);
     if verdict.is_dropped {
         return (phv, verdict);
     }
-    let verdict = machine.egress(&mut phv);
+    let verdict = machine.pass(Gress::Egress, &mut phv);
     (phv, verdict)
 }
 

@@ -2,7 +2,7 @@
 //! and what congestion control reads.
 
 use wave_rmt::register::{Compare, Input, Kind, Operand, Operation, Origin, Relation, When, Word};
-use wave_rmt::table::{FixedEntry, Function, Lookup};
+use wave_rmt::table::{Function, Lookup, TernaryEntry};
 use wave_rmt::{Action, Alu, Gateway, Instruction, Match, Op, Output, Row, Source, Table, Then};
 
 use super::fields as field;
@@ -30,8 +30,8 @@ const ZERO: Operand = Operand::Constant(0);
 const ACKNOWLEDGE: Instruction<'static> = Instruction {
     name: "acknowledge",
     compares: &[
-        Compare::input(Kind::Serial, Input::Low, Relation::Greater, Word::Low),
-        Compare::input(Kind::Serial, Input::Low, Relation::Equal, Word::Low),
+        Compare::against_memory(Kind::Serial, Input::First, Relation::Greater, Word::Low),
+        Compare::against_memory(Kind::Serial, Input::First, Relation::Equal, Word::Low),
     ],
     alus: &[Alu::set(FIRST).when(When::true_at(0))],
     outputs: &[Output::word(0, Origin::Memory(Word::Low)), Output::word(1, Origin::Result)],
@@ -137,7 +137,12 @@ const EXTEND: Instruction<'static> = Instruction {
 /// Takes acknowledged bytes off what was sent. Comparator 0: they are more.
 const TAKE_OFF: Instruction<'static> = Instruction {
     name: "take_off",
-    compares: &[Compare::input(Kind::Unsigned, Input::Low, Relation::Greater, Word::Low)],
+    compares: &[Compare::against_memory(
+        Kind::Unsigned,
+        Input::First,
+        Relation::Greater,
+        Word::Low,
+    )],
     alus: &[Alu::low(Operation::SubtractSaturating, MEMORY, FIRST)],
     outputs: &[Output::word(0, Origin::Result)],
 };
@@ -221,7 +226,12 @@ const SET: Instruction<'static> =
 /// Comparator 0: the bytes end beyond the peer's window.
 const FIT: Instruction<'static> = Instruction {
     name: "fit",
-    compares: &[Compare::input(Kind::Unsigned, Input::Low, Relation::Greater, Word::Low)],
+    compares: &[Compare::against_memory(
+        Kind::Unsigned,
+        Input::First,
+        Relation::Greater,
+        Word::Low,
+    )],
     outputs: &[Output::word(0, Origin::Result)],
     ..Instruction::NOTHING
 };
@@ -258,12 +268,12 @@ const SENT: Match = is(KIND, kind::TRANSMIT);
 /// Whether bytes are sent, and what the control plane hears of an acknowledgement.
 pub(super) const VERDICT: Table<'static> = Table {
     name: "tx_verdict",
-    lookup: Lookup::Fixed(&[
-        FixedEntry { all: &[SENT, is(IS_STALE, 1)], action: 0 },
-        FixedEntry { all: &[SENT, result(PAID, 1)], action: 0 },
-        FixedEntry { all: &[SENT, result(ROOM, 1)], action: 0 },
-        FixedEntry { all: &[result(UNSENT, 1)], action: 1 },
-        FixedEntry { all: &[is(DUPACKS_SEEN, DUP_THRESH)], action: 2 },
+    lookup: Lookup::Ternary(&[
+        TernaryEntry { all: &[SENT, is(IS_STALE, 1)], action: 0 },
+        TernaryEntry { all: &[SENT, result(PAID, 1)], action: 0 },
+        TernaryEntry { all: &[SENT, result(ROOM, 1)], action: 0 },
+        TernaryEntry { all: &[result(UNSENT, 1)], action: 1 },
+        TernaryEntry { all: &[is(DUPACKS_SEEN, DUP_THRESH)], action: 2 },
     ]),
     actions: &[
         Action { name: "drop", access: None, ops: &[Op::set(DROP, Source::Constant(1))] },

@@ -6,7 +6,7 @@
 //! stateful ALU and one stage less.
 
 use wave_rmt::register::{Compare, Input, Kind, Operand, Operation, Origin, Relation, When, Word};
-use wave_rmt::table::{FixedEntry, Function, Lookup};
+use wave_rmt::table::{Function, Lookup, TernaryEntry};
 use wave_rmt::{Action, Alu, Gateway, Instruction, Op, Output, Row, Source, Table, Then};
 
 use super::fields as field;
@@ -24,10 +24,10 @@ use super::{TABLE, kind};
 pub(super) const ADVANCE: Instruction<'static> = Instruction {
     name: "advance",
     compares: &[
-        Compare::input(Kind::Serial, Input::Low, Relation::LessOrEqual, Word::Low),
-        Compare::input(Kind::Serial, Input::High, Relation::Greater, Word::Low),
-        Compare::input(Kind::Serial, Input::Low, Relation::Equal, Word::Low),
-        Compare::input(Kind::Serial, Input::High, Relation::Greater, Word::High),
+        Compare::against_memory(Kind::Serial, Input::First, Relation::LessOrEqual, Word::Low),
+        Compare::against_memory(Kind::Serial, Input::Second, Relation::Greater, Word::Low),
+        Compare::against_memory(Kind::Serial, Input::First, Relation::Equal, Word::Low),
+        Compare::against_memory(Kind::Serial, Input::Second, Relation::Greater, Word::High),
     ],
     alus: &[
         Alu::set(SECOND).when(When::true_at(0).and(When::true_at(1)).and(When::true_at(3).not()))
@@ -188,9 +188,9 @@ pub(super) const TAIL: Table<'static> = Table {
 /// Whether the payload is placed. Every segment with payload makes a pseudo segment.
 pub(super) const VERDICT: Table<'static> = Table {
     name: "rx_verdict",
-    lookup: Lookup::Fixed(&[
-        FixedEntry { all: &[RECEIVED, is(CLASS, class::IN_ORDER)], action: 0 },
-        FixedEntry {
+    lookup: Lookup::Ternary(&[
+        TernaryEntry { all: &[RECEIVED, is(CLASS, class::IN_ORDER)], action: 0 },
+        TernaryEntry {
             all: &[
                 RECEIVED,
                 is(CLASS, class::OUT_OF_ORDER),
@@ -200,7 +200,7 @@ pub(super) const VERDICT: Table<'static> = Table {
             ],
             action: 0,
         },
-        FixedEntry {
+        TernaryEntry {
             all: &[
                 RECEIVED,
                 is(CLASS, class::OUT_OF_ORDER),
@@ -210,7 +210,7 @@ pub(super) const VERDICT: Table<'static> = Table {
             ],
             action: 0,
         },
-        FixedEntry {
+        TernaryEntry {
             all: &[
                 RECEIVED,
                 is(CLASS, class::OUT_OF_ORDER),
@@ -220,7 +220,7 @@ pub(super) const VERDICT: Table<'static> = Table {
             ],
             action: 0,
         },
-        FixedEntry {
+        TernaryEntry {
             all: &[
                 RECEIVED,
                 is(CLASS, class::OUT_OF_ORDER),
@@ -230,10 +230,10 @@ pub(super) const VERDICT: Table<'static> = Table {
             ],
             action: 0,
         },
-        FixedEntry { all: &[RECEIVED, is(CLASS, class::OUT_OF_ORDER), SEPARATE], action: 1 },
-        FixedEntry { all: &[RECEIVED, is(CLASS, class::OUT_OF_ORDER)], action: 0 },
-        FixedEntry { all: &[RECEIVED, is(HAS_PAYLOAD, 1)], action: 1 },
-        FixedEntry { all: &[RECEIVED], action: 2 },
+        TernaryEntry { all: &[RECEIVED, is(CLASS, class::OUT_OF_ORDER), SEPARATE], action: 1 },
+        TernaryEntry { all: &[RECEIVED, is(CLASS, class::OUT_OF_ORDER)], action: 0 },
+        TernaryEntry { all: &[RECEIVED, is(HAS_PAYLOAD, 1)], action: 1 },
+        TernaryEntry { all: &[RECEIVED], action: 2 },
     ]),
     actions: &[PLACE, REFUSE, NO_PAYLOAD],
     ..TABLE
