@@ -6,7 +6,11 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 fn rmt(line: &str) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_wave")).arg("rmt").args(line.split_whitespace()).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_wave"))
+        .arg("rmt")
+        .args(line.split_whitespace())
+        .output()
+        .unwrap()
 }
 
 fn json(line: &str) -> Value {
@@ -22,7 +26,9 @@ fn segments(folder: &Path, text: &str) -> String {
 
 #[test]
 fn pipelines_fit_tofino_2() {
-    for (pipeline, stages) in [("laminar", 20), ("laminar-thesis", 14), ("sketch", 20), ("heavy-hitters", 20)] {
+    for (pipeline, stages) in
+        [("laminar", 20), ("laminar-thesis", 14), ("sketch", 20), ("heavy-hitters", 20)]
+    {
         let checked = json(&format!("check {pipeline} --json"));
         assert_eq!(checked["violations"], 0, "{checked}");
         assert!(checked["stages"].as_u64().unwrap() <= stages, "{checked}");

@@ -1,11 +1,13 @@
-//! `wave rmt explore`: every order of packets through Laminar's reassembly.
+//! `wave rmt explore`: every order of packets through Laminar.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
-use wave_tcp::laminar::explore::{Explored, Settings, WORD, explore};
+use wave_rmt::Pipeline;
+use wave_tcp::laminar::explore::{Explored, WORD, receive, transmit};
 use wave_tcp::laminar::planted::{PLANTED, Planted};
 use wave_terminal::{Progress, Table, out};
 
@@ -15,19 +17,20 @@ use super::trace::Laminar;
 const FIRST: [(u32, &str); 3] = [(0, "from 0"), (28, "around 32"), (13, "across the sign")];
 
 #[derive(Args, Debug)]
-#[command(
-    after_help = "The pipeline itself runs, with words of five bits. A peer sends any bytes of an eight-byte stream, within its window of seven
-and beyond; up to two pseudo segments are on their way, late or lost; grants come at any time. Checked after each packet: nothing is
-acknowledged that did not come, the interval has only bytes that came, the granted edge stays. From every state a peer that sends
-the missing bytes comes to the end and hears of it.
+#[command(after_help = "The pipeline itself runs, with words of five bits.
+
+Receiving: a peer sends any bytes of an eight-byte stream, within its window of seven and beyond; up to two pseudo segments are on their
+way, late or lost; grants come at any time. Nothing is acknowledged that did not come, the interval has only bytes that came, and the
+granted edge stays. Sending: a host offers any bytes of a five-byte stream; acknowledgements come with any window that does not shrink,
+in segments at rx_next and out of order. Nothing is sent that is acknowledged already, beyond the peer's window, or without a credit.
+From every state a fair peer and a fair host come to the end.
 
 Examples:
   wave rmt explore laminar
   wave rmt explore laminar --plant jump     a fault, and the shortest way to it
   wave rmt explore laminar --json | jq .violations
 
-Exit codes: 0 nothing is violated; 1 something is; 2 bad arguments."
-)]
+Exit codes: 0 nothing is violated; 1 something is; 2 bad arguments.")]
 pub struct ExploreArgs {
     /// The pipeline.
     #[arg(value_name = "PIPELINE")]
@@ -71,15 +74,22 @@ pub fn run(args: &ExploreArgs) -> ExitCode {
         Some(fault) => &fault.0.pipeline,
         None => args.pipeline.pipeline(),
     };
-    let progress = Progress::new(FIRST.len() as u64, args.json);
+    // All planted faults are faults of reassembly.
+    let sides: &[(_, fn(_, _) -> _)] = match args.plant {
+        Some(_) => &[("receiving", receives)],
+        None => &[("receiving", receives), ("sending", sends)],
+    };
+    let progress = Progress::new((sides.len() * FIRST.len()) as u64, args.json);
     let mut rows = vec![];
-    for (first, name) in FIRST {
-        progress.begin(&format!("sequence numbers {name}"));
-        rows.push((name, explore(pipeline, Settings { first, ..Settings::default() })));
-        progress.end();
+    for (side, run) in sides.iter().copied() {
+        for (first, name) in FIRST {
+            progress.begin(&format!("{side}, sequence numbers {name}"));
+            rows.push(Found { side, name, explored: run(pipeline, first) });
+            progress.end();
+        }
     }
     drop(progress);
-    let violations = rows.iter().filter(|(_, explored)| explored.counterexample.is_some()).count();
+    let violations = rows.iter().filter(|found| found.explored.counterexample.is_some()).count();
     if args.json {
         out!("{}", object(pipeline.name, &rows, violations));
     } else {
@@ -89,22 +99,36 @@ pub fn run(args: &ExploreArgs) -> ExitCode {
     ExitCode::from(u8::from(violations > 0))
 }
 
-type Found = (&'static str, Explored);
+/// A search, and what it found.
+struct Found {
+    side: &'static str,
+    name: &'static str,
+    explored: Explored,
+}
+
+fn receives(pipeline: &Pipeline<'_>, first: u32) -> Explored {
+    receive::explore(pipeline, receive::Settings { first, ..receive::Settings::default() })
+}
+
+fn sends(pipeline: &Pipeline<'_>, first: u32) -> Explored {
+    transmit::explore(pipeline, transmit::Settings { first, ..transmit::Settings::default() })
+}
 
 fn show(rows: &[Found]) {
-    let mut table = Table::new(1, ["sequence numbers", "states", "packets", "actions not run"]);
-    for (name, explored) in rows {
+    let mut table =
+        Table::new(2, ["side", "sequence numbers", "states", "packets", "actions not run"]);
+    for Found { side, name, explored } in rows {
         let numbers = [
             explored.states.to_string(),
             explored.passes.to_string(),
             explored.uncovered.len().to_string(),
         ];
-        table.push([(*name).to_owned()].into_iter().chain(numbers));
+        table.push([*side, *name].map(str::to_owned).into_iter().chain(numbers));
     }
     out!("{}", table.fitted());
-    for (name, explored) in rows {
+    for Found { side, name, explored } in rows {
         if let Some(counterexample) = &explored.counterexample {
-            out!("\nsequence numbers {name}: {}", counterexample.what);
+            out!("\n{side}, sequence numbers {name}: {}", counterexample.what);
             counterexample.steps.iter().for_each(|step| out!("    {step}"));
         }
     }
@@ -113,8 +137,9 @@ fn show(rows: &[Found]) {
 fn object(pipeline: &str, rows: &[Found], violations: usize) -> Value {
     let searches: Vec<_> = rows
         .iter()
-        .map(|(name, explored)| {
+        .map(|Found { side, name, explored }| {
             json!({
+                "side": side,
                 "sequence_numbers": name,
                 "states": explored.states,
                 "packets": explored.passes,
@@ -124,15 +149,19 @@ fn object(pipeline: &str, rows: &[Found], violations: usize) -> Value {
             })
         })
         .collect();
-    // An action counts as covered if any search ran it.
-    let everywhere =
-        |action: &&String| rows.iter().all(|(_, explored)| explored.uncovered.contains(action));
-    let uncovered = rows[0].1.uncovered.iter().filter(everywhere).count();
+    // An action counts as covered if any search of its side ran it.
+    let mut uncovered = BTreeSet::new();
+    for row in rows {
+        let same_side = || rows.iter().filter(|other| other.side == row.side);
+        let everywhere =
+            |action: &&String| same_side().all(|other| other.explored.uncovered.contains(action));
+        uncovered.extend(row.explored.uncovered.iter().filter(everywhere));
+    }
     json!({
         "pipeline": pipeline,
         "word_bits": WORD,
         "violations": violations,
-        "actions_uncovered": uncovered,
+        "actions_uncovered": uncovered.len(),
         "searches": searches,
     })
 }

@@ -26,7 +26,7 @@ enum What {
     Check(check::CheckArgs),
     /// Show what each pipeline stage takes of a chip.
     Resources(resources::ResourcesArgs),
-    /// Pass every order of packets through Laminar's reassembly, with words of five bits.
+    /// Pass every order of packets through Laminar, with words of five bits.
     Explore(explore::ExploreArgs),
     /// Show what segments leave in Laminar's registers.
     Trace(trace::TraceArgs),

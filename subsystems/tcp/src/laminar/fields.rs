@@ -104,9 +104,11 @@ wave_rmt::fields! {
     NEWS = news: 16,
     /// Bytes that the packet acknowledges.
     ACKED = acked: 32,
+    /// Offset of the first byte to send from `tx_next_ack`; negative if it is acknowledged already.
+    SENT_START = sent_start: 32,
     /// Offset behind the last byte to send from `tx_next_ack`.
     SENT_END = sent_end: 32,
-    /// 1 if the bytes to send are acknowledged already.
+    /// 1 if the first byte to send is acknowledged already.
     IS_STALE = is_stale: 8,
     /// Duplicate acknowledgements in a row.
     DUPACKS = dupacks_seen: 8,

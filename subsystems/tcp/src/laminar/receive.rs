@@ -17,17 +17,19 @@ use super::{DIGEST_BEYOND_WINDOW, PSEUDO_SESSION, TABLE, kind};
 /// Classes of segments, in the field `class`.
 pub mod class {
     /// Starts at or before `rx_next` and ends behind it.
-    pub const IN_ORDER: u32 = 1;
+    pub const IN_ORDER: u32 = 0x11;
     /// Starts behind `rx_next`, and within the window.
-    pub const OUT_OF_ORDER: u32 = 2;
-    /// From here on, a packet only reads the interval: it has no new bytes. (4)
-    pub const DUPLICATE: u32 = 4;
+    pub const OUT_OF_ORDER: u32 = 0x02;
+    /// Has no byte that is new.
+    pub const DUPLICATE: u32 = 0x04;
     /// Starts behind `rx_next`, and ends beyond the window.
-    pub const BEYOND: u32 = 5;
+    pub const BEYOND: u32 = 0x05;
     /// Without payload, at `rx_next`.
-    pub const PURE: u32 = 6;
-    /// Bits that [`DUPLICATE`], [`BEYOND`] and [`PURE`] have in common.
-    pub const READS: u32 = 0xfc;
+    pub const PURE: u32 = 0x16;
+    /// Bits of the classes that only read the interval: 0x04.
+    pub const READS: u32 = 0x0c;
+    /// Bit of the classes that are at `rx_next`, and so renew the peer's window.
+    pub const RENEWS: u32 = 0x10;
 }
 
 pub(super) const FIRST: Operand = Operand::Input(Input::First);

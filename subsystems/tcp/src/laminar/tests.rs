@@ -7,7 +7,8 @@ use wave_rmt::parser::parse;
 use wave_rmt::table::Entry;
 use wave_rmt::{Gress, Phv, Specialised, Verdict};
 
-use super::explore::{Settings, explore};
+use super::explore::receive::{Settings, explore};
+use super::explore::transmit as transmit_side;
 use super::planted::PLANTED;
 use super::trace::{Packet, Script, TABLE_5_1_REGISTERS, table_5_1};
 use super::*;
@@ -227,4 +228,16 @@ fn third_duplicate_acknowledgement_asks_for_a_retransmission_once() {
     assert_eq!(machine.state.read(FAST_RETRANSMITS, 5), Some([1, 0]));
     let (_, verdict) = pass(&mut machine, &frame(1000, 20_000, 0, |_| ()));
     assert_eq!(verdict.digest, DIGEST_UNSENT);
+}
+
+#[test]
+fn no_order_of_packets_breaks_transmission() {
+    for first in [0, 28, 13] {
+        let explored = transmit_side::explore(
+            &LAMINAR,
+            transmit_side::Settings { first, bytes: 4, ..transmit_side::Settings::default() },
+        );
+        assert_eq!(explored.counterexample, None);
+        assert_eq!(explored.uncovered, [""; 0]);
+    }
 }

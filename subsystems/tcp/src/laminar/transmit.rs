@@ -8,8 +8,8 @@ use wave_rmt::{Action, Alu, Gateway, Instruction, Match, Op, Output, Row, Source
 use super::fields as field;
 use super::fields::{
     ACK, ACKED, AMOUNT, CLASS, DIGEST, DROP, DUPACKS as DUPACKS_SEEN, END, FLAGS, HALF,
-    HAS_PAYLOAD, IS_STALE, KIND, LENGTH, NEWS, PAID, ROOM, SENT_END, TARGET, TX_AVAIL, TX_CREDITS,
-    TX_DUPACKS, TX_NEXT_ACK, TX_REMOTE_AVAIL, UNA, UNSENT, WINDOW,
+    HAS_PAYLOAD, IS_STALE, KIND, LENGTH, NEWS, PAID, ROOM, SENT_END, SENT_START, SEQ, TARGET,
+    TX_AVAIL, TX_CREDITS, TX_DUPACKS, TX_NEXT_ACK, TX_REMOTE_AVAIL, UNA, UNSENT, WINDOW,
 };
 use super::receive::{FIRST, GRANT, MEMORY, READ, access, class, is, result};
 use super::{DIGEST_FAST_RETRANSMIT, DIGEST_UNSENT, TABLE, kind};
@@ -84,9 +84,12 @@ pub(super) const PROGRESS: Table<'static> = Table {
             ops: &[Op::new(ACKED, Function::Subtract, Source::Field(ACK), Source::Field(UNA))],
         },
         Action {
-            name: "sent_end",
+            name: "offered",
             access: None,
-            ops: &[Op::new(SENT_END, Function::Subtract, Source::Field(END), Source::Field(UNA))],
+            ops: &[
+                Op::new(SENT_START, Function::Subtract, Source::Field(SEQ), Source::Field(UNA)),
+                Op::new(SENT_END, Function::Subtract, Source::Field(END), Source::Field(UNA)),
+            ],
         },
     ],
     ..TABLE
@@ -147,13 +150,16 @@ const TAKE_OFF: Instruction<'static> = Instruction {
     outputs: &[Output::word(0, Origin::Result)],
 };
 
-/// `tx_avail`. A host sends what is acknowledged already if an acknowledgement has overtaken its retransmission: those bytes end at
-/// or before `tx_next_ack`, so that their offset is not positive, and they are dropped.
+/// `tx_avail`. Bytes are stale if the first one is acknowledged already: an acknowledgement has overtaken their retransmission, and the
+/// host may have written others in their place.
 pub(super) const AVAIL: Table<'static> = Table {
     name: "tx_avail",
     gateway: Gateway {
         rows: &[
-            Row { all: &[is(KIND, kind::TRANSMIT), Match::negative(SENT_END)], then: Then::Run(2) },
+            Row {
+                all: &[is(KIND, kind::TRANSMIT), Match::negative(SENT_START)],
+                then: Then::Run(2),
+            },
             Row { all: &[is(KIND, kind::TRANSMIT)], then: Then::Run(0) },
             Row { all: &[IS_NEW], then: Then::Run(1) },
         ],
@@ -191,7 +197,7 @@ const HALVE: Instruction<'static> = Instruction {
 };
 
 /// Duplicate acknowledgements after which a segment counts as lost (RFC 5681, 3.2).
-const DUP_THRESH: u32 = 3;
+pub(super) const DUP_THRESH: u32 = 3;
 
 /// `tx_credits`.
 pub(super) const CREDITS: Table<'static> = Table {
@@ -223,6 +229,12 @@ pub(super) const CREDITS: Table<'static> = Table {
 const SET: Instruction<'static> =
     Instruction { name: "set", alus: &[Alu::set(FIRST)], ..Instruction::NOTHING };
 
+const SHRINK: Instruction<'static> = Instruction {
+    name: "shrink",
+    alus: &[Alu::low(Operation::SubtractSaturating, MEMORY, FIRST)],
+    ..Instruction::NOTHING
+};
+
 /// Comparator 0: the bytes end beyond the peer's window.
 const FIT: Instruction<'static> = Instruction {
     name: "fit",
@@ -236,15 +248,20 @@ const FIT: Instruction<'static> = Instruction {
     ..Instruction::NOTHING
 };
 
-/// `tx_remote_avail`: segments in order whose acknowledgement is not older than the last renew it (RFC 9293, 3.10.7.4).
+/// `tx_remote_avail`: segments at `rx_next` whose acknowledgement is not older than the last renew it (RFC 9293, 3.10.7.4). Others that
+/// acknowledge take the acknowledged bytes off, because the register counts from `tx_next_ack`; the text does not say so, and
+/// without it bytes are sent beyond the peer's window ([`explore`](super::explore) found it).
 pub(super) const REMOTE: Table<'static> = Table {
     name: "tx_remote_avail",
     gateway: Gateway {
         rows: &[
             Row { all: &[is(KIND, kind::TRANSMIT), is(IS_STALE, 0)], then: Then::Run(0) },
             Row { all: &[result(NEWS, 0)], then: Then::Skip },
-            Row { all: &[is(KIND, kind::RECEIVE), is(CLASS, class::IN_ORDER)], then: Then::Run(1) },
-            Row { all: &[is(KIND, kind::RECEIVE), is(CLASS, class::PURE)], then: Then::Run(1) },
+            Row {
+                all: &[is(KIND, kind::RECEIVE), Match::bits(CLASS, class::RENEWS, class::RENEWS)],
+                then: Then::Run(1),
+            },
+            Row { all: &[IS_NEW], then: Then::Run(2) },
         ],
         otherwise: Then::Skip,
     },
@@ -257,6 +274,11 @@ pub(super) const REMOTE: Table<'static> = Table {
         Action {
             name: "set",
             access: access(TX_REMOTE_AVAIL, &SET, [Some(WINDOW), None]),
+            ops: &[],
+        },
+        Action {
+            name: "take_off",
+            access: access(TX_REMOTE_AVAIL, &SHRINK, [Some(ACKED), None]),
             ops: &[],
         },
     ],
