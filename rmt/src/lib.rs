@@ -16,6 +16,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod branch;
 pub mod check;
 pub mod devices;
 pub mod examples;
@@ -25,6 +26,7 @@ pub mod parser;
 pub mod pass;
 pub mod pipeline;
 pub mod register;
+mod same;
 pub mod state;
 pub mod table;
 mod text;

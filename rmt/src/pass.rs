@@ -5,10 +5,11 @@
 
 use core::marker::PhantomData;
 
-use crate::field::Phv;
+use crate::branch::Branch;
+use crate::field::{Field, Phv};
 use crate::pipeline::{Gress, Pipeline};
 use crate::register::{Instruction, Known};
-use crate::state::{Fixed, State};
+use crate::state::{Fixed, Memory, Order, State, order, words};
 use crate::table::{Action, Lookup, Opaque, Shown, Table, apply};
 
 /// What the chip does with a packet after a gress.
@@ -74,15 +75,25 @@ impl<'p, const WORD: u8> Interpreter<'p, WORD> {
         &mut self,
         gress: Gress,
         phv: &mut Phv<WORD>,
-        mut see: impl FnMut(usize, Option<usize>, &Phv<WORD>),
+        see: impl FnMut(usize, Option<usize>, &Phv<WORD>),
     ) -> Verdict {
-        let first = self.state.first_table(gress);
-        for (index, table) in self.pipeline.tables(gress).iter().enumerate() {
-            let action = apply(Opaque(table), first + index, phv, &mut self.state);
-            see(index, action, phv);
-        }
-        Verdict::of(self.pipeline, phv)
+        interpret(self.pipeline, &mut self.state, gress, phv, see)
     }
+}
+
+fn interpret<const WORD: u8>(
+    pipeline: &Pipeline<'_>,
+    state: &mut State<WORD>,
+    gress: Gress,
+    phv: &mut Phv<WORD>,
+    mut see: impl FnMut(usize, Option<usize>, &Phv<WORD>),
+) -> Verdict {
+    let first = state.first_table(gress);
+    for (index, table) in pipeline.tables(gress).iter().enumerate() {
+        let action = apply(Opaque(table), first + index, phv, state);
+        see(index, action, phv);
+    }
+    Verdict::of(pipeline, phv)
 }
 
 /// A pipeline that is known at compile time.
@@ -125,6 +136,7 @@ impl<C, const EGRESS: bool, const INDEX: usize> Copy for TableOf<C, EGRESS, INDE
 impl<C: Constant, const EGRESS: bool, const INDEX: usize> TableOf<C, EGRESS, INDEX> {
     const TABLES: &'static [Table<'static>] =
         if EGRESS { C::PIPELINE.egress } else { C::PIPELINE.ingress };
+    const ORDER: Order = order(&C::PIPELINE);
     const TABLE: &'static Table<'static> =
         if INDEX < Self::TABLES.len() { &Self::TABLES[INDEX] } else { &Table::NOTHING };
 }
@@ -164,44 +176,194 @@ impl<C: Constant, const EGRESS: bool, const INDEX: usize, const ACTION: usize>
 impl<C: Constant, const EGRESS: bool, const INDEX: usize, const ACTION: usize> Known
     for ActionOf<C, EGRESS, INDEX, ACTION>
 {
+    const MEMORY: Option<Memory> = match &Self::ACTION.access {
+        Some(access) => Some(Memory::of(
+            C::PIPELINE.registers,
+            &TableOf::<C, EGRESS, 0>::ORDER,
+            access.register,
+        )),
+        None => None,
+    };
     const OPS: usize = Self::ACTION.ops.len();
     const COMPARES: usize = Self::INSTRUCTION.compares.len();
     const ALUS: usize = Self::INSTRUCTION.alus.len();
     const OUTPUTS: usize = Self::INSTRUCTION.outputs.len();
 }
 
-/// Applies the tables of a gress, each as a constant of its own.
+/// A branch of a constant's gress.
+struct BranchOf<C, const EGRESS: bool, const MIDDLE: bool>(PhantomData<C>);
+
+impl<C: Constant, const EGRESS: bool, const MIDDLE: bool> BranchOf<C, EGRESS, MIDDLE> {
+    const BRANCH: Option<Branch> = Branch::of(
+        if EGRESS { C::PIPELINE.egress } else { C::PIPELINE.ingress },
+        C::PIPELINE.fields,
+        MIDDLE,
+    );
+
+    /// The field with one of the values, by index.
+    const fn case(index: usize) -> Option<(Field, u32)> {
+        match &Self::BRANCH {
+            Some(Branch { field, values, .. }) => match values[index] {
+                Some(value) => Some((*field, value)),
+                None => None,
+            },
+            None => None,
+        }
+    }
+}
+
+/// Runs `body` with the value of a branch's field known to the compiler, if it is one of those that tables compare.
+macro_rules! branch {
+    ($branch:ty, $phv:ident, $body:expr) => {
+        branch!(@ $branch, $phv, $body, 0 1 2 3 4 5 6 7)
+    };
+    (@ $branch:ty, $phv:ident, $body:expr, $($index:literal)*) => {
+        $(if let Some((field, value)) = const { <$branch>::case($index) }
+            && $phv.get(field) == value
+        {
+            $phv.set(field, value);
+            $body
+        } else)* {
+            $body
+        }
+    };
+}
+
+/// Applies the tables of a gress, each as a constant of its own: those before the branch in its middle, or those behind.
 macro_rules! apply_each {
-    ($egress:literal, $count:expr, $first:expr, $fixed:ident, $phv:ident, $($index:literal)*) => {
-        const { assert!($count <= 48, "a specialised gress has at most 48 tables") };
+    ($egress:ident, $middle:literal, $phv:ident, $fixed:ident, $($index:literal)*) => {
         $(
-            if const { $count > $index } {
-                apply(TableOf::<C, $egress, $index>(PhantomData), $first + $index, $phv, &mut $fixed);
+            if const { Self::applies::<$egress, $middle>($index) } {
+                let number = const { Self::first_table::<$egress>() + $index };
+                apply(TableOf::<C, $egress, $index>(PhantomData), number, $phv, $fixed);
             }
         )*
     };
-    ($egress:literal, $count:expr, $first:expr, $fixed:ident, $phv:ident) => {
-        apply_each!($egress, $count, $first, $fixed, $phv,
+    ($egress:ident, $middle:literal, $phv:ident, $fixed:ident) => {
+        apply_each!($egress, $middle, $phv, $fixed,
             0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23
             24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47)
     };
 }
 
+/// Index fields of a gress, with the registers' memory, one for each group of registers.
+struct IndicesOf<C, const EGRESS: bool>(PhantomData<C>);
+
+impl<C: Constant, const EGRESS: bool> IndicesOf<C, EGRESS> {
+    /// The first few: those of others are checked where they are used.
+    const INDICES: [Option<(Field, Memory)>; 4] = {
+        let mut indices = [None; 4];
+        let mut count = 0;
+        let tables = TableOf::<C, EGRESS, 0>::TABLES;
+        let mut table = 0;
+        while table < tables.len() {
+            let mut action = 0;
+            while action < tables[table].actions.len() {
+                if let Some(access) = &tables[table].actions[action].access {
+                    let memory = Memory::of(
+                        C::PIPELINE.registers,
+                        &TableOf::<C, EGRESS, 0>::ORDER,
+                        access.register,
+                    );
+                    let mut other = 0;
+                    while other < count && !Self::is_same(&indices[other], access.index, &memory) {
+                        other += 1;
+                    }
+                    if other == count && count < indices.len() {
+                        indices[count] = Some((access.index, memory));
+                        count += 1;
+                    }
+                }
+                action += 1;
+            }
+            table += 1;
+        }
+        indices
+    };
+
+    const fn is_same(one: &Option<(Field, Memory)>, index: Field, memory: &Memory) -> bool {
+        match one {
+            Some((field, other)) => field.index == index.index && other.is_beside(memory),
+            None => false,
+        }
+    }
+}
+
 impl<C: Constant, const WORD: u8> Specialised<C, WORD> {
+    /// Whether all registers have the entries that a packet's fields name. The compiler then knows it for every table.
+    #[inline(always)]
+    fn has_entries<const EGRESS: bool>(phv: &Phv<WORD>) -> bool {
+        macro_rules! has {
+            ($($index:literal)*) => {
+                $(match const { IndicesOf::<C, EGRESS>::INDICES[$index] } {
+                    Some((field, memory)) => memory.has(phv.get(field)),
+                    None => true,
+                })&&*
+            };
+        }
+        has!(0 1 2 3)
+    }
+
+    /// Passes a packet as the interpreter does: one without entries in the registers. The fields come and go by value, so that the
+    /// compiler can keep the caller's in machine registers.
+    #[cold]
+    #[inline(never)]
+    fn interpret(&mut self, gress: Gress, mut phv: Phv<WORD>) -> (Verdict, Phv<WORD>) {
+        let pipeline = const { &C::PIPELINE };
+        let verdict = interpret(pipeline, &mut self.state, gress, &mut phv, |_, _, _| ());
+        (verdict, phv)
+    }
+
+    const fn first_table<const EGRESS: bool>() -> usize {
+        if EGRESS { C::PIPELINE.ingress.len() } else { 0 }
+    }
+
+    /// Whether a table is applied before or behind the branch in the middle.
+    const fn applies<const EGRESS: bool, const MIDDLE: bool>(index: usize) -> bool {
+        let count = TableOf::<C, EGRESS, 0>::TABLES.len();
+        assert!(count <= 48, "a specialised gress has at most 48 tables");
+        let middle = match &BranchOf::<C, EGRESS, true>::BRANCH {
+            Some(branch) => branch.before,
+            None => count,
+        };
+        if MIDDLE { index >= middle && index < count } else { index < middle }
+    }
+
+    #[inline(always)]
+    fn pass_gress<const EGRESS: bool>(&mut self, phv: &mut Phv<WORD>) -> Verdict {
+        let words = const { words(C::PIPELINE.registers) };
+        let fixed = &mut match Fixed::new(&mut self.state, words) {
+            Some(fixed) if Self::has_entries::<EGRESS>(phv) => fixed,
+            _ => {
+                let gress = if EGRESS { Gress::Egress } else { Gress::Ingress };
+                let (verdict, after) = self.interpret(gress, *phv);
+                *phv = after;
+                return verdict;
+            }
+        };
+        branch!(BranchOf<C, EGRESS, false>, phv, Self::before::<EGRESS>(fixed, phv));
+        Verdict::of(const { &C::PIPELINE }, phv)
+    }
+
+    /// The tables before the branch in the middle, and those behind.
+    #[inline(always)]
+    fn before<const EGRESS: bool>(fixed: &mut Fixed<'_, WORD>, phv: &mut Phv<WORD>) {
+        apply_each!(EGRESS, false, phv, fixed);
+        branch!(BranchOf<C, EGRESS, true>, phv, Self::behind::<EGRESS>(fixed, phv));
+    }
+
+    /// The tables behind the branch in the middle.
+    #[inline(always)]
+    fn behind<const EGRESS: bool>(fixed: &mut Fixed<'_, WORD>, phv: &mut Phv<WORD>) {
+        apply_each!(EGRESS, true, phv, fixed);
+    }
+
     /// Passes a packet through a gress.
     #[inline]
     pub fn pass(&mut self, gress: Gress, phv: &mut Phv<WORD>) -> Verdict {
-        let mut fixed =
-            Fixed { state: &mut self.state, registers: const { C::PIPELINE.registers } };
         match gress {
-            Gress::Ingress => {
-                apply_each!(false, C::PIPELINE.ingress.len(), 0, fixed, phv);
-            }
-            Gress::Egress => {
-                let first = const { C::PIPELINE.ingress.len() };
-                apply_each!(true, C::PIPELINE.egress.len(), first, fixed, phv);
-            }
+            Gress::Ingress => self.pass_gress::<false>(phv),
+            Gress::Egress => self.pass_gress::<true>(phv),
         }
-        Verdict::of(const { &C::PIPELINE }, phv)
     }
 }

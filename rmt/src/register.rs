@@ -4,6 +4,7 @@
 //! with packet fields; their results select, by truth table, which ALUs write and which outputs leave.
 
 use crate::field::mask;
+use crate::state::Memory;
 
 /// A register: an array in the memory of one pipeline stage, with a stateful ALU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -237,24 +238,25 @@ impl Compare {
         Compare { mask: Some(mask), ..self }
     }
 
+    /// An operand as the comparator reads it.
+    #[inline(always)]
+    fn read(&self, value: u32, bits: u8) -> i64 {
+        let value = value & self.mask.unwrap_or(u32::MAX);
+        match self.kind {
+            Kind::Signed => signed(value, bits),
+            Kind::Unsigned | Kind::Serial => i64::from(value),
+        }
+    }
+
     #[inline(always)]
     fn holds(&self, memory: [u32; 2], inputs: [u32; 2], bits: u8) -> bool {
-        let read = |value: u32| {
-            let value = value & self.mask.unwrap_or(u32::MAX);
-            match self.kind {
-                Kind::Signed => signed(value, bits),
-                Kind::Unsigned | Kind::Serial => i64::from(value),
-            }
-        };
         let memory = match self.memory {
+            Some(word) => self.read(memory[word as usize], bits),
             None => 0,
-            Some(Word::Low) => read(memory[0]),
-            Some(Word::High) => read(memory[1]),
         };
         let input = match self.input {
+            Some(input) => self.read(inputs[input as usize], bits),
             None => 0,
-            Some(Input::First) => read(inputs[0]),
-            Some(Input::Second) => read(inputs[1]),
         };
         let sum = self.constant
             + if self.is_memory_negative { -memory } else { memory }
@@ -314,6 +316,17 @@ pub enum Operand {
     Constant(i64),
 }
 
+impl Operand {
+    #[inline(always)]
+    fn read(self, memory: [u32; 2], inputs: [u32; 2], bits: u8) -> u32 {
+        match self {
+            Operand::Memory(word) => memory[word as usize],
+            Operand::Input(input) => inputs[input as usize],
+            Operand::Constant(constant) => constant as u32 & mask(bits),
+        }
+    }
+}
+
 /// An ALU of an instruction, which writes a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alu {
@@ -357,14 +370,8 @@ impl Alu {
 
     #[inline(always)]
     fn result(&self, memory: [u32; 2], inputs: [u32; 2], bits: u8) -> u32 {
-        let read = |operand| match operand {
-            Operand::Memory(Word::Low) => memory[0],
-            Operand::Memory(Word::High) => memory[1],
-            Operand::Input(Input::First) => inputs[0],
-            Operand::Input(Input::Second) => inputs[1],
-            Operand::Constant(constant) => constant as u32 & mask(bits),
-        };
-        let (a, b) = (read(self.a), read(self.b));
+        let a = self.a.read(memory, inputs, bits);
+        let b = self.b.read(memory, inputs, bits);
         let value = match self.operation {
             Operation::Add => a.wrapping_add(b),
             Operation::Subtract => a.wrapping_sub(b),
@@ -417,110 +424,10 @@ impl Output {
     }
 }
 
-impl Instruction<'_> {
-    /// Whether two instructions are the same in everything but their names.
-    pub(crate) const fn does_the_same(&self, other: &Instruction<'_>) -> bool {
-        if self.compares.len() != other.compares.len()
-            || self.alus.len() != other.alus.len()
-            || self.outputs.len() != other.outputs.len()
-        {
-            return false;
-        }
-        let mut at = 0;
-        while at < self.compares.len() {
-            if !same(&self.compares[at].numbers(), &other.compares[at].numbers()) {
-                return false;
-            }
-            at += 1;
-        }
-        at = 0;
-        while at < self.alus.len() {
-            if !same(&self.alus[at].numbers(), &other.alus[at].numbers()) {
-                return false;
-            }
-            at += 1;
-        }
-        at = 0;
-        while at < self.outputs.len() {
-            if !same(&self.outputs[at].numbers(), &other.outputs[at].numbers()) {
-                return false;
-            }
-            at += 1;
-        }
-        true
-    }
-}
-
-const fn same(one: &[i64], other: &[i64]) -> bool {
-    let mut at = 0;
-    while at < one.len() {
-        if one[at] != other[at] {
-            return false;
-        }
-        at += 1;
-    }
-    true
-}
-
-impl Compare {
-    /// The comparator in numbers: different ones differ.
-    const fn numbers(&self) -> [i64; 8] {
-        let memory = match self.memory {
-            None => -1,
-            Some(word) => word as i64,
-        };
-        let input = match self.input {
-            None => -1,
-            Some(input) => input as i64,
-        };
-        let mask = match self.mask {
-            None => -1,
-            Some(mask) => mask as i64,
-        };
-        [
-            self.relation as i64,
-            self.kind as i64,
-            memory,
-            self.is_memory_negative as i64,
-            input,
-            self.is_input_negative as i64,
-            mask,
-            self.constant,
-        ]
-    }
-}
-
-impl Operand {
-    const fn numbers(self) -> [i64; 2] {
-        match self {
-            Operand::Memory(word) => [0, word as i64],
-            Operand::Input(input) => [1, input as i64],
-            Operand::Constant(constant) => [2, constant],
-        }
-    }
-}
-
-impl Alu {
-    const fn numbers(&self) -> [i64; 7] {
-        let ([a, a_value], [b, b_value]) = (self.a.numbers(), self.b.numbers());
-        [self.when.0 as i64, self.word as i64, self.operation as i64, a, a_value, b, b_value]
-    }
-}
-
-impl Output {
-    const fn numbers(&self) -> [i64; 4] {
-        let (origin, value) = match self.origin {
-            Origin::Memory(word) => (0, word as i64),
-            Origin::Input(input) => (1, input as i64),
-            Origin::Alu(word) => (2, word as i64),
-            Origin::Result => (3, 0),
-        };
-        [self.when.0 as i64, self.word as i64, origin, value]
-    }
-}
-
-/// How much of an action the compiler knows: the lengths of its lists, or [`UNKNOWN`].
+/// How much of an action the compiler knows: the lengths of its lists, or [`UNKNOWN`], and where its register lies.
 pub(crate) trait Known {
+    /// Memory of the register, if it is known and the action has one.
+    const MEMORY: Option<Memory>;
     /// Operations on fields.
     const OPS: usize;
     /// Comparators of the instruction.

@@ -7,6 +7,7 @@
 use crate::field::{Field, Phv, mask, word_mask};
 use crate::hash::Hash;
 use crate::register::{Instruction, Known, RegisterId, UNKNOWN, each};
+use crate::state::Memory;
 
 /// A table of a gress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,6 +190,19 @@ pub enum Source<'p> {
     Hash(Hash<'p>),
 }
 
+impl Source<'_> {
+    #[inline(always)]
+    fn read<const WORD: u8>(&self, phv: &Phv<WORD>, data: &[u32], outputs: [u32; 4]) -> u32 {
+        match self {
+            Source::Field(field) => phv.get(*field),
+            Source::Constant(constant) => *constant,
+            Source::Data(word) => data.get(usize::from(*word)).copied().unwrap_or(0),
+            Source::Output(word) => outputs[usize::from(*word) & 3],
+            Source::Hash(hash) => hash.of(phv),
+        }
+    }
+}
+
 /// Function of an operation on fields, of operands `a` and `b`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Function {
@@ -242,21 +256,14 @@ impl<'p> Op<'p> {
 
     #[inline(always)]
     fn value<const WORD: u8>(&self, phv: &Phv<WORD>, data: &[u32], outputs: [u32; 4]) -> u32 {
-        let read = |source: &Source<'_>| match source {
-            Source::Field(field) => phv.get(*field),
-            Source::Constant(constant) => *constant,
-            Source::Data(word) => data.get(usize::from(*word)).copied().unwrap_or(0),
-            Source::Output(word) => outputs[usize::from(*word) & 3],
-            Source::Hash(hash) => hash.of(phv),
-        };
         let bits = word_mask::<WORD>(self.to.bits);
-        let a = read(&self.a) & bits;
+        let a = self.a.read(phv, data, outputs) & bits;
         match self.function {
             Function::Set => a,
             Function::ShiftLeft(by) => a.checked_shl(by.into()).unwrap_or(0),
             Function::ShiftRight(by) => a.checked_shr(by.into()).unwrap_or(0),
             function => {
-                let b = read(&self.b) & bits;
+                let b = self.b.read(phv, data, outputs) & bits;
                 match function {
                     Function::Add => a.wrapping_add(b),
                     Function::Subtract => a.wrapping_sub(b),
@@ -333,6 +340,7 @@ impl<'p> Shown<'p> for Opaque<'p> {
 }
 
 impl Known for OpaqueAction {
+    const MEMORY: Option<Memory> = None;
     const OPS: usize = UNKNOWN;
     const COMPARES: usize = UNKNOWN;
     const ALUS: usize = UNKNOWN;

@@ -91,6 +91,52 @@ fn heavy_flows_are_reported_once_and_light_ones_never() {
 }
 
 #[test]
+fn packets_without_entries_pass_alike() {
+    use crate::{
+        Access, Action, Alu, Field, Instruction, Op, Output, Register, Source, Table, register,
+    };
+    const INDEX: Field = Field { index: 0, bits: 16 };
+    const SEEN: Field = Field { index: 1, bits: 32 };
+    const COUNT: Action<'static> = Action {
+        name: "count",
+        access: Some(Access {
+            register: 0,
+            instruction: &Instruction {
+                name: "count",
+                alus: &[Alu::low(
+                    register::Operation::Add,
+                    register::Operand::Memory(register::Word::Low),
+                    register::Operand::Constant(1),
+                )],
+                outputs: &[Output::word(0, register::Origin::Alu(register::Word::Low))],
+                ..Instruction::NOTHING
+            },
+            index: INDEX,
+            inputs: [None; 2],
+        }),
+        ops: &[Op::set(SEEN, Source::Output(0))],
+    };
+    struct Counter;
+    impl Constant for Counter {
+        const PIPELINE: Pipeline<'static> = Pipeline {
+            registers: &[Register { name: "count", bits: 32, is_pair: false, entries: 4 }],
+            ingress: &[Table { actions: &[COUNT], ..Table::NOTHING }],
+            ..sketch::SKETCH
+        };
+    }
+    let mut interpreter: Interpreter<'_> = Interpreter::new(&Counter::PIPELINE);
+    let mut specialised: Specialised<Counter> = Specialised::default();
+    for (index, seen) in [(3, 1), (4, 0), (3, 2), (u32::from(u16::MAX), 0)] {
+        let mut phv = Phv::default().with(INDEX, index);
+        let mut other = phv;
+        interpreter.pass(Gress::Ingress, &mut phv);
+        specialised.ingress(&mut other);
+        assert_eq!((phv, phv.get(SEEN)), (other, seen));
+    }
+    assert_eq!(interpreter.state, specialised.state);
+}
+
+#[test]
 fn examples_fit_tofino_2() {
     for (example, _) in EXAMPLES {
         let placement = place(example, &TOFINO2);
