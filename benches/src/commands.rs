@@ -257,6 +257,7 @@ mod tests {
             "wave-bench kernel --json --patience 5000",
             "wave-bench rpc --json --chunks 3 --chunk-seconds 0.2 --rate 5000",
             "wave-bench tcp echo --json --chunks 3",
+            "wave-bench rmt --json",
             "wave-bench list --json",
             "wave-bench peer /tmp/x.sock 1",
         ] {

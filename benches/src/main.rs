@@ -14,6 +14,7 @@ mod line;
 mod payload;
 mod preempt;
 mod queue;
+mod rmt;
 mod rpc;
 mod sim;
 mod sol;
@@ -38,6 +39,7 @@ const BENCHES: &[&Bench] = &[
     &hostile::BENCH,
     &payload::BENCH,
     &payload::CHECKSUMS,
+    &rmt::BENCH,
     &kernel::BENCH,
 ];
 

@@ -112,7 +112,7 @@ const fn comparisons(
     while table < tables.len() {
         let rows = tables[table].gateway.rows;
         let entries = match tables[table].lookup {
-            Lookup::Fixed(entries) => entries,
+            Lookup::Ternary(entries) => entries,
             _ => &[],
         };
         let mut row = 0;

@@ -1,0 +1,278 @@
+//! The egress of [`LAMINAR`](wave_tcp::laminar::LAMINAR), written by hand: a struct per connection, and a branch per kind of packet.
+
+use wave_tcp::laminar::receive::class;
+use wave_tcp::laminar::transmit::sync;
+use wave_tcp::laminar::{
+    CONNECTIONS, CONTEXTS, DIGEST_FAST_RETRANSMIT, DIGEST_UNSENT, PSEUDO_SESSION, kind,
+};
+
+/// What the ingress hands to the egress.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Packet {
+    /// What the packet is, of [`kind`].
+    pub kind: u8,
+    /// 1 if there is payload.
+    pub has_payload: u8,
+    /// 1 if the acknowledgement echoes a congestion mark.
+    pub is_marked: u8,
+    /// Which register SYNC concerns, of [`sync`].
+    pub target: u8,
+    pub connection: u16,
+    pub context: u16,
+    pub seq: u32,
+    pub length: u32,
+    pub end: u32,
+    pub ack: u32,
+    pub window: u32,
+    /// What SYNC adds to a register.
+    pub amount: u32,
+    /// Most credits after a fast retransmission.
+    pub half: u32,
+}
+
+/// What the traffic manager and the deparser read after the egress. A value that the packet has no use for is 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// The segment's class, of [`class`].
+    pub class: u8,
+    /// Whether the payload is placed into the host's memory.
+    pub is_placed: bool,
+    pub is_dropped: bool,
+    /// The mirror session.
+    pub mirror: u8,
+    /// The digest for the control plane.
+    pub digest: u8,
+    /// Duplicate acknowledgements in a row; for SYNC, fast retransmissions.
+    pub dupacks: u8,
+    /// `rx_next` before the packet: with `start` and `next`, where the payload goes.
+    pub old: u32,
+    /// Offset of the first byte from `old`, for a segment out of order.
+    pub start: u32,
+    /// The acknowledged sequence number.
+    pub next: u32,
+    /// The window.
+    pub avail: u32,
+    /// The interval out of order, as offsets from `next`.
+    pub tail: u32,
+    pub head: u32,
+    /// Bytes that the pseudo segment merges, and their end.
+    pub merged: u32,
+    pub merge_end: u32,
+    /// Number of this packet in its context's channel.
+    pub psn: u32,
+    /// Bytes that the packet acknowledges; for SYNC, since congestion control looked.
+    pub acked: u32,
+    /// Number of bytes of payload; for SYNC, of bytes that were acknowledged with a mark.
+    pub length: u32,
+}
+
+/// The registers of a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Connection {
+    pub next: u32,
+    pub edge: u32,
+    pub tail: u32,
+    pub head: u32,
+    pub una: u32,
+    pub tx_avail: u32,
+    pub credits: u32,
+    pub remote_avail: u32,
+    pub acked_bytes: u32,
+    pub marked_bytes: u32,
+    pub dupacks: u8,
+    pub fast_retransmits: u8,
+}
+
+/// All connections, and the numbers of the next packets to each context.
+#[derive(Clone, Debug)]
+pub struct Hand {
+    pub connections: Vec<Connection>,
+    pub psns: Vec<u32>,
+}
+
+impl Default for Hand {
+    fn default() -> Hand {
+        Hand {
+            connections: vec![Connection::default(); CONNECTIONS as usize],
+            psns: vec![0; CONTEXTS as usize],
+        }
+    }
+}
+
+/// Duplicate acknowledgements after which a segment counts as lost (RFC 5681, 3.2).
+const DUP_THRESH: u8 = 3;
+
+const RECEIVE: u8 = kind::RECEIVE as u8;
+const PSEUDO: u8 = kind::PSEUDO as u8;
+const TRANSMIT: u8 = kind::TRANSMIT as u8;
+const SYNC: u8 = kind::SYNC as u8;
+const ROOM: u8 = sync::ROOM as u8;
+const CREDITS: u8 = sync::CREDITS as u8;
+const STATISTICS: u8 = sync::STATISTICS as u8;
+const IN_ORDER: u8 = class::IN_ORDER as u8;
+const OUT_OF_ORDER: u8 = class::OUT_OF_ORDER as u8;
+const DUPLICATE: u8 = class::DUPLICATE as u8;
+const PURE: u8 = class::PURE as u8;
+
+/// How far sequence number `a` is behind `b`; negative if it is before.
+#[inline(always)]
+fn behind(a: u32, b: u32) -> i32 {
+    a.wrapping_sub(b) as i32
+}
+
+impl Hand {
+    /// Passes a packet through the egress. The packet of an unknown connection or context leaves unchanged.
+    #[inline(always)]
+    pub fn egress(&mut self, packet: &Packet) -> Outcome {
+        let mut outcome = Outcome { length: packet.length, ..Outcome::default() };
+        let connection = self.connections.get_mut(usize::from(packet.connection));
+        let psn = self.psns.get_mut(usize::from(packet.context));
+        let (Some(connection), Some(psn)) = (connection, psn) else { return outcome };
+        match packet.kind {
+            RECEIVE => {
+                let joins = connection.reassemble(packet, &mut outcome);
+                connection.acknowledge(packet, &mut outcome);
+                outcome.is_placed = joins;
+                outcome.is_dropped = !joins;
+                if joins {
+                    outcome.psn = *psn;
+                    *psn = psn.wrapping_add(1);
+                }
+                if joins || outcome.class == OUT_OF_ORDER || packet.has_payload == 1 {
+                    outcome.mirror = PSEUDO_SESSION as u8;
+                }
+            }
+            PSEUDO => {
+                connection.reassemble(packet, &mut outcome);
+            }
+            TRANSMIT => connection.transmit(packet, &mut outcome),
+            SYNC => connection.sync(packet, &mut outcome),
+            _ => connection.look(0, &mut outcome),
+        }
+        outcome.merge_end = outcome.next;
+        if outcome.head == 0 {
+            outcome.merged = outcome.tail;
+            outcome.merge_end = outcome.next.wrapping_add(outcome.tail);
+        }
+        outcome
+    }
+}
+
+impl Connection {
+    /// What a packet without new bytes sees.
+    #[inline(always)]
+    fn look(&self, next: u32, outcome: &mut Outcome) {
+        outcome.class = DUPLICATE;
+        outcome.next = next;
+        (outcome.tail, outcome.head) = (self.tail, self.head);
+    }
+
+    /// Takes a segment's bytes. Returns whether they are new and can be kept.
+    #[inline(always)]
+    fn reassemble(&mut self, packet: &Packet, outcome: &mut Outcome) -> bool {
+        let old = self.next;
+        let starts = behind(packet.seq, old);
+        let is_new = behind(packet.end, old) > 0;
+        let is_within = behind(packet.end, self.edge) <= 0;
+        let ahead = packet.end.wrapping_sub(old);
+        outcome.old = old;
+        if is_within && is_new && starts <= 0 {
+            self.next = packet.end;
+            self.tail = self.tail.saturating_sub(ahead);
+            self.head = self.head.saturating_sub(ahead);
+            self.look(packet.end, outcome);
+            outcome.class = IN_ORDER;
+            outcome.avail = self.edge.wrapping_sub(packet.end);
+            return true;
+        }
+        outcome.avail = self.edge.wrapping_sub(old);
+        if !(is_within && is_new) {
+            self.look(old, outcome);
+            if is_within && starts == 0 {
+                outcome.class = PURE;
+            }
+            return false;
+        }
+        let start = packet.seq.wrapping_sub(old);
+        let joins = if self.tail == 0 {
+            (self.tail, self.head) = (ahead, start);
+            true
+        } else {
+            let joins = start <= self.tail && ahead >= self.head;
+            if start <= self.tail && ahead > self.tail {
+                self.tail = ahead;
+            }
+            if ahead >= self.head && start < self.head {
+                self.head = start;
+            }
+            joins
+        };
+        self.look(old, outcome);
+        outcome.class = OUT_OF_ORDER;
+        outcome.start = start;
+        joins
+    }
+
+    /// Takes a segment's acknowledgement and window.
+    #[inline(always)]
+    fn acknowledge(&mut self, packet: &Packet, outcome: &mut Outcome) {
+        let news = behind(packet.ack, self.una);
+        if news > 0 {
+            let acked = packet.ack.wrapping_sub(self.una);
+            self.una = packet.ack;
+            self.dupacks = 0;
+            outcome.acked = acked;
+            if acked > self.tx_avail {
+                outcome.digest = DIGEST_UNSENT as u8;
+            }
+            self.tx_avail = self.tx_avail.saturating_sub(acked);
+            self.acked_bytes = self.acked_bytes.saturating_add(acked);
+            if packet.is_marked == 1 {
+                self.marked_bytes = self.marked_bytes.saturating_add(acked);
+            }
+        } else if news == 0 && packet.has_payload == 0 {
+            self.dupacks = self.dupacks.saturating_add(1);
+            outcome.dupacks = self.dupacks;
+            if self.dupacks == DUP_THRESH {
+                self.credits = self.credits.min(packet.half);
+                self.fast_retransmits = self.fast_retransmits.saturating_add(1);
+                outcome.digest = DIGEST_FAST_RETRANSMIT as u8;
+            }
+        }
+        if news >= 0 && (outcome.class == IN_ORDER || outcome.class == PURE) {
+            self.remote_avail = packet.window;
+        }
+    }
+
+    /// Takes bytes that a host sends.
+    #[inline(always)]
+    fn transmit(&mut self, packet: &Packet, outcome: &mut Outcome) {
+        outcome.old = self.next;
+        outcome.avail = self.edge.wrapping_sub(self.next);
+        self.look(self.next, outcome);
+        let end = packet.end.wrapping_sub(self.una);
+        if behind(packet.end, self.una) < 0 {
+            outcome.is_dropped = true;
+            return;
+        }
+        self.tx_avail = self.tx_avail.max(end);
+        outcome.is_dropped = self.credits == 0 || end > self.remote_avail;
+        self.credits = self.credits.saturating_sub(packet.length);
+    }
+
+    /// Takes what SYNC writes, and reads what it asks for.
+    #[inline(always)]
+    fn sync(&mut self, packet: &Packet, outcome: &mut Outcome) {
+        self.look(0, outcome);
+        match packet.target {
+            ROOM => self.edge = self.edge.wrapping_add(packet.amount),
+            CREDITS => self.credits = self.credits.wrapping_add(packet.amount),
+            STATISTICS => {
+                outcome.acked = std::mem::take(&mut self.acked_bytes);
+                outcome.length = std::mem::take(&mut self.marked_bytes);
+                outcome.dupacks = std::mem::take(&mut self.fast_retransmits);
+            }
+            _ => (),
+        }
+    }
+}
