@@ -1,7 +1,7 @@
 //! Limits of chips, each with the place where it is published.
 //!
 //! Sources are files of p4lang/p4c, the public compiler and assembler for Tofino, at commit 34b86e9, below `backends/tofino/`, with
-//! the name of the constant or function. Where a limit is an inference and not a statement of a source, its text says so.
+//! the name of the constant or function.
 
 /// A limit and its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +44,6 @@ pub struct Device {
     pub alu_constants: Range,
     /// Rows of a stateful ALU's file of large constants, which its instructions share.
     pub large_constants: Limit,
-    /// Bits of packet fields that a stateful ALU reads.
-    pub input_bits: Limit,
     /// Output words of an instruction.
     pub outputs: Limit,
     /// Rows of a gateway.
@@ -56,8 +54,6 @@ pub struct Device {
     pub field_bits: Limit,
     /// Mirror sessions' kinds in the egress.
     pub mirrors: Limit,
-    /// Kinds of digests.
-    pub digests: Limit,
     /// Bits of all fields: those of all containers.
     pub phv_bits: Limit,
     /// Logical tables of a stage.
@@ -102,10 +98,6 @@ pub const TOFINO2: Device = Device {
         most: 31,
         source: "bf-asm/target.h, JBay, STATEFUL_CMP_CONST_MIN and _MAX",
     },
-    input_bits: limit(
-        64,
-        "bf-p4c/specs/device.cpp, JBayDevice::getStatefulAluSpec, MaxPhvInputWidth",
-    ),
     outputs: limit(4, "bf-p4c/specs/device.cpp, JBayDevice::getStatefulAluSpec, OutputWords"),
     mirrors: limit(
         15,
@@ -147,10 +139,6 @@ pub const TOFINO1: Device = Device {
         source: "bf-p4c/specs/device.cpp, getStatefulAluSpec, MinInstructionConstValue and Max",
     },
     large_constants: limit(4, "bf-p4c/specs/device.cpp, getStatefulAluSpec, MaxRegfileRows"),
-    input_bits: limit(
-        32,
-        "bf-p4c/specs/device.cpp, TofinoDevice::getStatefulAluSpec, MaxPhvInputWidth",
-    ),
     outputs: limit(1, "bf-p4c/specs/device.cpp, TofinoDevice::getStatefulAluSpec, OutputWords"),
     gateway_rows: limit(4, "bf-p4c/specs/device.cpp, getGatewaySpec, MaxRows"),
     gateway_bits: limit(44, "bf-p4c/specs/device.cpp, getGatewaySpec, PhvBytes * 8 + HashBits"),
@@ -159,7 +147,6 @@ pub const TOFINO1: Device = Device {
         7,
         "bf-p4c/specs/device.h, TofinoDevice::getMaxCloneId: 8, of which 0 is no mirror",
     ),
-    digests: limit(7, "bf-p4c/specs/device.h, getMaxDigestId: 8, of which 0 is no digest"),
     phv_bits: limit(4096, "bf-p4c/specs/phv_spec.cpp: 64 containers of 8 bits, 96 of 16, 64 of 32"),
     tables: limit(16, "bf-p4c/specs/device.h, getNumLogTablesPerStage"),
     stateful_alus: limit(4, "bf-p4c/mau/resource_estimate.h, MAX_METER_ALUS"),

@@ -1,4 +1,4 @@
-//! Parsers and deparsers: from a packet's bytes to fields, and from fields to bytes.
+//! Parsers: from a packet's bytes to fields.
 
 use crate::field::{Field, Phv};
 
@@ -103,37 +103,6 @@ pub fn parse(states: &[ParserState<'_>], packet: &[u8], phv: &mut Phv) -> Result
         Next::Accept => Ok(at),
         _ => Err(NotParsed::TooManySteps),
     }
-}
-
-/// A header that a deparser emits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Emit<'p> {
-    /// Name, as exports print it.
-    pub name: &'p str,
-    /// Field that must not be 0 for the header to leave; `None` if it always leaves.
-    pub when: Option<Field>,
-    /// Its fields, one after another, the highest bit first.
-    pub fields: &'p [Field],
-}
-
-/// Writes the headers of a packet. Returns their length in bytes, or `None` if `to` is too short.
-pub fn deparse(headers: &[Emit<'_>], phv: &Phv, to: &mut [u8]) -> Option<usize> {
-    let mut at = 0usize;
-    for header in headers {
-        if header.when.is_some_and(|field| phv.get(field) == 0) {
-            continue;
-        }
-        for field in header.fields {
-            for bit in (0..field.bits).rev() {
-                let byte = to.get_mut(at / 8)?;
-                let place = 7 - at % 8;
-                let value = (phv.get(*field) >> bit & 1) as u8;
-                *byte = *byte & !(1 << place) | value << place;
-                at += 1;
-            }
-        }
-    }
-    at.is_multiple_of(8).then_some(at / 8)
 }
 
 /// `width` bits of a packet from bit `at`, or `None` beyond its end.

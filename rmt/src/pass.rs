@@ -1,6 +1,6 @@
 //! Passes: one packet, one gress, every table once in order.
 //!
-//! [`Interpreter`] and [`Specialised`] share [`apply`](crate::table), so they mean the same by a pipeline. What differs is what the
+//! [`Interpreter`] and [`Specialised`] share [`apply`](crate::table), so both give a pipeline the same meaning. What differs is what the
 //! compiler knows: for a [`Constant`], everything but the packet and the state.
 
 use core::marker::PhantomData;

@@ -1,7 +1,7 @@
 //! A pipeline: everything that a chip is loaded with, as one constant.
 
 use crate::field::{Declared, Field};
-use crate::parser::{Emit, ParserState};
+use crate::parser::ParserState;
 use crate::register::Register;
 use crate::table::Table;
 
@@ -20,8 +20,6 @@ pub struct Pipeline<'p> {
     pub ingress: &'p [Table<'p>],
     /// Tables after the traffic manager, in order.
     pub egress: &'p [Table<'p>],
-    /// Headers of the packets that leave.
-    pub deparser: &'p [Emit<'p>],
     /// Mirror sessions, numbered from 1.
     pub mirrors: &'p [Mirror<'p>],
     /// Fields that the chip itself reads and writes.
@@ -39,7 +37,6 @@ impl Pipeline<'_> {
         parser: &[],
         ingress: &[],
         egress: &[],
-        deparser: &[],
         mirrors: &[],
         intrinsic: Intrinsic { drop: None, mirror: None, digest: None, source: None },
         is_ingress_stateless: false,

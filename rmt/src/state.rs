@@ -303,8 +303,11 @@ impl<const WORD: u8> State<WORD> {
     }
 
     fn entries(&mut self, gress: Gress, table: usize) -> Option<&mut Entries> {
-        let first = self.first_table(gress);
-        self.tables.get_mut(first + table)
+        let (ingress, egress) = self.tables.split_at_mut(self.ingress);
+        match gress {
+            Gress::Ingress => ingress.get_mut(table),
+            Gress::Egress => egress.get_mut(table),
+        }
     }
 
     /// The number of a gress's first table.

@@ -171,7 +171,7 @@ pub struct Access<'p> {
     pub instruction: &'p Instruction<'p>,
     /// Field that is the index of the register's entry. Beyond the last entry nothing is read or written, and all outputs are 0.
     pub index: Field,
-    /// Fields that the instruction reads, low and high.
+    /// Fields that the instruction reads as its first and second input. All actions of a register name the same.
     pub inputs: [Option<Field>; 2],
 }
 
@@ -224,13 +224,14 @@ pub enum Function {
     Or,
     /// Exclusive or, bit by bit.
     Xor,
-    /// a, shifted left by as many bits.
+    /// a, shifted left by this many bits.
     ShiftLeft(u8),
-    /// a, shifted right by as many bits, zeros following.
+    /// a, shifted right by this many bits; zeros enter from the left.
     ShiftRight(u8),
 }
 
-/// An operation on fields: one instruction of the stage's VLIW memory.
+/// An operation on fields: one instruction of the stage's VLIW memory. Operands are cut to the width of the field that it writes,
+/// before the function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Op<'p> {
     /// The field that it writes.

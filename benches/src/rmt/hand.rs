@@ -20,12 +20,12 @@ pub struct Packet {
     pub connection: u16,
     pub context: u16,
     pub seq: u32,
+    /// Number of bytes; for SYNC, what it adds to a register.
     pub length: u32,
+    /// Sequence number after them; for SYNC, what it adds to a register.
     pub end: u32,
     pub ack: u32,
     pub window: u32,
-    /// What SYNC adds to a register.
-    pub amount: u32,
     /// Most credits after a fast retransmission.
     pub half: u32,
 }
@@ -60,8 +60,8 @@ pub struct Outcome {
     pub merge_end: u32,
     /// Number of this packet in its context's channel.
     pub psn: u32,
-    /// Bytes that the packet acknowledges; for SYNC, since congestion control looked.
-    pub acked: u32,
+    /// Bytes that the packet acknowledges, or the end of those to send; for SYNC, what was acknowledged since congestion control looked.
+    pub distance: u32,
     /// Number of bytes of payload; for SYNC, of bytes that were acknowledged with a mark.
     pub length: u32,
 }
@@ -221,7 +221,7 @@ impl Connection {
             let acked = packet.ack.wrapping_sub(self.una);
             self.una = packet.ack;
             self.dupacks = 0;
-            outcome.acked = acked;
+            outcome.distance = acked;
             if acked > self.tx_avail {
                 outcome.digest = DIGEST_UNSENT as u8;
             }
@@ -241,6 +241,8 @@ impl Connection {
         }
         if news >= 0 && (outcome.class == IN_ORDER || outcome.class == PURE) {
             self.remote_avail = packet.window;
+        } else {
+            self.remote_avail = self.remote_avail.saturating_sub(outcome.distance);
         }
     }
 
@@ -251,7 +253,8 @@ impl Connection {
         outcome.avail = self.edge.wrapping_sub(self.next);
         self.look(self.next, outcome);
         let end = packet.end.wrapping_sub(self.una);
-        if behind(packet.end, self.una) < 0 {
+        outcome.distance = end;
+        if behind(packet.seq, self.una) < 0 {
             outcome.is_dropped = true;
             return;
         }
@@ -265,10 +268,10 @@ impl Connection {
     fn sync(&mut self, packet: &Packet, outcome: &mut Outcome) {
         self.look(0, outcome);
         match packet.target {
-            ROOM => self.edge = self.edge.wrapping_add(packet.amount),
-            CREDITS => self.credits = self.credits.wrapping_add(packet.amount),
+            ROOM => self.edge = self.edge.wrapping_add(packet.end),
+            CREDITS => self.credits = self.credits.wrapping_add(packet.length),
             STATISTICS => {
-                outcome.acked = std::mem::take(&mut self.acked_bytes);
+                outcome.distance = std::mem::take(&mut self.acked_bytes);
                 outcome.length = std::mem::take(&mut self.marked_bytes);
                 outcome.dupacks = std::mem::take(&mut self.fast_retransmits);
             }

@@ -55,7 +55,8 @@ fn next(of: &Connection, random: &mut Pcg64Mcg) -> Packet {
     let sync = |target, amount| Packet {
         kind: kind::SYNC as u8,
         target: target as u8,
-        amount,
+        length: amount,
+        end: amount,
         ..Packet::default()
     };
     if of.edge.wrapping_sub(of.next) < 8 * MSS {
@@ -161,7 +162,6 @@ pub fn random(hand: &Hand, connections: u32, random: &mut Pcg64Mcg) -> Packet {
         end: near(end, random),
         ack: near(sent, random),
         window: small(random),
-        amount: small(random),
         half: small(random),
     }
 }

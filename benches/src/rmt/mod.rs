@@ -110,7 +110,7 @@ impl Machine for Specialised<Laminar> {
     #[inline(never)]
     fn process(&mut self, packet: &Packet) -> Outcome {
         let mut phv = parsed(packet);
-        let verdict = self.egress(&mut phv);
+        let verdict = self.pass(Gress::Egress, &mut phv);
         outcome(verdict, &phv)
     }
 
@@ -151,8 +151,7 @@ fn parsed(packet: &Packet) -> Phv {
     phv.set(field::HAS_PAYLOAD, packet.has_payload.into());
     phv.set(field::ACK, packet.ack);
     phv.set(field::WINDOW, packet.window);
-    phv.set(field::IS_MARKED, packet.is_marked.into());
-    phv.set(field::AMOUNT, packet.amount);
+    phv.set(field::FLAGS, if packet.is_marked == 1 { 0x40 } else { 0 });
     phv.set(field::TARGET, packet.target.into());
     phv.set(field::HALF, packet.half);
     phv
@@ -177,7 +176,7 @@ fn outcome(verdict: Verdict, phv: &Phv) -> Outcome {
         merged: phv.get(field::MERGED),
         merge_end: phv.get(field::MERGE_END),
         psn: phv.get(field::PSN),
-        acked: phv.get(field::ACKED),
+        distance: phv.get(field::DISTANCE),
         length: phv.get(field::LENGTH),
     }
 }

@@ -59,11 +59,14 @@ macro_rules! rules {
 
 rules! {
     /// A name means one thing.
-    Names, "names", "`$` names # different things",
+    Names, "names", "the name `$` is used for # things",
         "Choose another name.";
     /// A field has at least one bit, and at most those of a container.
     FieldBits, "field-bits", "# bits; a field of @ has 1 to %",
         "Give it at least one bit, or split it.";
+    /// A pipeline has few fields.
+    Fields, "fields", "# fields; a pipeline has at most %",
+        "Use a field again whose value is no longer needed.";
     /// A field is one of the pipeline's list.
     FieldDeclared, "field-declared", "field # is not in the list, which has % fields",
         "Take fields from this pipeline's `fields!`, and name the list: `fields: FIELDS`.";
@@ -78,7 +81,7 @@ rules! {
         "Take 8, 16 or 32.";
     /// Actions run few different instructions of a register.
     Instructions, "instructions", "# instructions, the last one `$`; @ has %",
-        "Merge two that differ in a constant: pass it in as a field. A field that is 0 in one of two cases merges them, too.";
+        "Merge two that differ in a constant: pass it in as a field. To merge adding with doing nothing, pass a field that is 0 for the latter.";
     /// Only one table has a register, so that a packet accesses it once.
     OneTable, "one-table", "# tables have this register, the last one `$`",
         "Make them one table, whose gateway or entries choose among actions: the register lies in one stage, and a packet passes a stage once.";
@@ -108,7 +111,7 @@ rules! {
         "Compute one case in an earlier stage, and pass the value in as a field.";
     /// An ALU reads memory at most once, and an input at most once.
     AluOperands, "alu-operands", "both operands of an ALU are $; it reads one",
-        "Of two inputs, combine them in an earlier stage. Of two words of memory, output both, and compute in a later table or with another register.";
+        "Combine two inputs in an earlier stage. Output two words of memory, and compute in a later table or with another register.";
     /// An ALU has one constant.
     AluConstants, "alu-constants", "an ALU has two constants; it has room for one",
         "Compute with the constants before.";
@@ -118,18 +121,21 @@ rules! {
     /// Instructions of a register share few large constants.
     LargeConstants, "large-constants", "# large constants and masks; @ has room for %",
         "Pass one in as a field, or choose small ones.";
-    /// A stateful ALU reads few bits of packet fields.
-    InputBits, "input-bits", "# bits of inputs; @ reads %",
-        "Take narrower words, or one input.";
+    /// All actions hand a register's stateful ALU the same two fields: the crossbar has one place for each input.
+    Inputs, "inputs", "two fields, the last one `$`, for one input of the register",
+        "Let all actions name the same field for an input: merge two fields that no packet has both of, or take the other input.";
     /// An instruction reads the inputs that its action names.
     InputDeclared, "input-declared", "`$` reads an input for which the action names no field",
         "Name a field in `inputs`.";
     /// An instruction has few output words.
     Outputs, "outputs", "output word # (from 0); @ has %",
-        "Read one value less, or another one in another packet.";
+        "Output fewer values, or read the rest with another packet.";
     /// An output word has one value.
     OutputOnce, "output-once", "two values for one output word",
         "Take another output word.";
+    /// An instruction outputs its comparators' result once.
+    ResultOnce, "result-once", "the comparators' result leaves twice",
+        "Keep one, and copy it in the action.";
     /// An operation reads an output word that the action's instruction has.
     OutputDeclared, "output-declared", "output word # is read, which the action's instruction does not have",
         "Let the instruction output it.";
@@ -140,11 +146,17 @@ rules! {
     WriteOnce, "write-once", "field `$` is written twice",
         "All operations of an action happen at once: keep one.";
     /// An operation has at most one operand that is not a field.
-    OperationOperands, "operation-operands", "both operands of an operation are no fields",
+    OperationOperands, "operation-operands", "neither operand of an operation is a field",
         "Copy one of them to a field, and compute in a later stage.";
+    /// The second operand of a saturating subtraction is a field.
+    SecondOperand, "second-operand", "the second operand of a saturating subtraction is no field",
+        "Subtract without saturation, and match the highest bit in a later stage; or copy the operand to a field.";
     /// An operation reads action data that the table's entries have.
     DataDeclared, "data-declared", "# bits of action data; entries have %",
         "Declare more data bits for the table's entries.";
+    /// An entry has few bits of action data.
+    DataBits, "data-bits", "# bits of action data; an entry has at most %",
+        "Split the table.";
     /// A hash has as many bits as its checksum, at most.
     HashBits, "hash-bits", "a hash of # bits; the checksum has %",
         "Take fewer bits, or a checksum with more.";
@@ -170,7 +182,7 @@ rules! {
     Mirrors, "mirrors", "# mirror sessions; @ has %",
         "Let one session carry more fields.";
     /// An explicit pipeline stage lies behind those that it depends on.
-    Dependency, "dependency", "stage #, and `$` allows stage % at the earliest",
+    Dependency, "dependency", "in stage #; because of table `$`, stage % is the earliest",
         "A table sees what an earlier stage has written: choose a later stage, or let the checker choose.";
     /// Tables fit the pipeline stages.
     Stages, "stages", "# stages, the last one for `$`; @ has %",

@@ -366,7 +366,9 @@ fn contradict(one: &[Match], other: &[Match], earlier: &Uses) -> bool {
 /// SRAM and map RAM blocks of a register: its words, and a spare block.
 fn register_blocks(entries: u32, bits: u8, is_pair: bool) -> (u32, u32) {
     let bits = u32::from(bits) * if is_pair { 2 } else { 1 };
-    let blocks = (entries * bits.max(1)).div_ceil(SRAM_BITS * SRAM_WORDS) + 1;
+    let bits = u64::from(entries) * u64::from(bits.max(1));
+    let blocks =
+        u32::try_from(bits.div_ceil((SRAM_BITS * SRAM_WORDS).into())).unwrap_or(u32::MAX - 1) + 1;
     (blocks, blocks)
 }
 

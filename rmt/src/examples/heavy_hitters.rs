@@ -1,4 +1,5 @@
-//! Heavy hitters: flows that have sent more packets than a limit since they took their slot, each reported once.
+//! Heavy hitters: flows that have sent more packets than a limit since they took their slot. A flow is reported once, unless it loses
+//! its slot and takes it again.
 //!
 //! A slot holds the flow that was there last. A packet of another flow takes the slot over if the owner has been silent for a while,
 //! and else ages it by one. This follows the majority vote of HashPipe's first stage (Sivaraman et al., SOSR 2017).

@@ -9,7 +9,10 @@ use crate::pipeline::Pipeline;
 /// The examples, with a sentence each.
 pub const EXAMPLES: &[(&Pipeline<'static>, &str)] = &[
     (&sketch::SKETCH, "counts the packets of each flow, in a count-min sketch"),
-    (&heavy_hitters::HEAVY_HITTERS, "reports flows with many packets, once each"),
+    (
+        &heavy_hitters::HEAVY_HITTERS,
+        "reports flows with many packets, once each while they keep their slot",
+    ),
 ];
 
 #[cfg(test)]

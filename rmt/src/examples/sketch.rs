@@ -6,7 +6,7 @@
 use super::headers::flow_fields;
 use crate::devices::TOFINO1;
 use crate::hash::{Hash, Polynomial};
-use crate::register::{Operand, Operation, Origin, RegisterId, Word};
+use crate::register::{Operand, Operation, Origin, Word};
 use crate::table::Function;
 use crate::{Access, Action, Alu, Field, Instruction, Op, Output, Pipeline, Source, Table};
 
@@ -118,6 +118,3 @@ pub const SKETCH: Pipeline<'static> = Pipeline {
 };
 
 const _: () = SKETCH.must_fit(&TOFINO1);
-
-/// The rows, for a control plane that reads them.
-pub const ROWS: [RegisterId; 3] = [ROW_A, ROW_B, ROW_C];

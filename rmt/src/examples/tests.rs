@@ -130,7 +130,7 @@ fn packets_without_entries_pass_alike() {
         let mut phv = Phv::default().with(INDEX, index);
         let mut other = phv;
         interpreter.pass(Gress::Ingress, &mut phv);
-        specialised.ingress(&mut other);
+        specialised.pass(Gress::Ingress, &mut other);
         assert_eq!((phv, phv.get(SEEN)), (other, seen));
     }
     assert_eq!(interpreter.state, specialised.state);

@@ -33,7 +33,6 @@ const PAIR: Register<'static> = Register { is_pair: true, ..WORD };
 const LOW: Operand = Operand::Memory(Word::Low);
 const HIGH: Operand = Operand::Memory(Word::High);
 const FIRST: Operand = Operand::Input(Input::First);
-const SECOND: Operand = Operand::Input(Input::Second);
 
 const IS_ZERO: Compare = Compare::memory(Kind::Unsigned, Word::Low, Relation::Equal, 0);
 
@@ -93,6 +92,30 @@ macro_rules! ops {
     ($($op:expr),*) => { &[Action { name: "action", access: None, ops: &[$($op),*] }] };
 }
 
+/// One field more than a pipeline may have.
+const MANY: [Declared<'static>; 129] = {
+    const NAME: &str = concat!(
+        "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
+        "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
+    );
+    let mut many = [Declared { name: "", bits: 1 }; 129];
+    let mut index = 0;
+    while index < many.len() {
+        // Each name is longer than the one before.
+        many[index].name = NAME.split_at(index + 1).0;
+        index += 1;
+    }
+    many
+};
+
+const SET: Instruction<'static> =
+    Instruction { name: "set", alus: &[Alu::set(FIRST)], ..Instruction::NOTHING };
+
+/// An access that reads a field as the first input.
+const fn reading(_: &str, field: Field) -> Option<Access<'static>> {
+    Some(Access { register: 0, instruction: &SET, index: INDEX, inputs: [Some(field), None] })
+}
+
 /// A table that runs an instruction of the first register.
 const fn counting(name: &'static str, actions: &'static [Action<'static>]) -> Table<'static> {
     Table { name, actions, ..Table::NOTHING }
@@ -150,7 +173,14 @@ pub const SHAPE: &[Case] = &[
         Compare::memory(Kind::Unsigned, Word::Low, Relation::Equal, 300),
         Compare::memory(Kind::Unsigned, Word::Low, Relation::Equal, 400)
     ], alus: &[add(LOW, Operand::Constant(500))]),
-    instruction!(InputBits, TOFINO1, PAIR, alus: &[Alu::set(FIRST), Alu::high(Operation::Set, FIRST, SECOND)]),
+    pipeline!(Inputs, registers: &[WORD], egress: &[counting("table", &[
+        Action { name: "one", access: reading("one", ONE), ops: &[] },
+        Action { name: "other", access: reading("other", TWO), ops: &[] },
+    ])]),
+    pipeline!(Fields, fields: &MANY),
+    table!(DataBits, lookup: Lookup::Direct { index: INDEX, entries: 16, data_bits: 300 }, actions: NOPS),
+    table!(SecondOperand, actions: ops!(Op::new(ONE, Function::SubtractSaturating, Source::Field(TWO), Source::Constant(1)))),
+    instruction!(ResultOnce, TOFINO2, WORD, outputs: &[Output::word(0, Origin::Result), Output::word(1, Origin::Result)]),
     pipeline!(InputDeclared, registers: &[WORD], egress: &[counting("table", &[Action {
         name: "action",
         access: Some(Access {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use wave_rmt::Pipeline;
 use wave_tcp::laminar::explore::{Explored, WORD, receive, transmit};
 use wave_tcp::laminar::planted::{PLANTED, Planted};
-use wave_terminal::{Progress, Table, out};
+use wave_terminal::{Failure, Progress, Table, out};
 
 use super::trace::Laminar;
 
@@ -20,10 +20,13 @@ const FIRST: [(u32, &str); 3] = [(0, "from 0"), (28, "around 32"), (13, "across 
 #[command(after_help = "The pipeline itself runs, with words of five bits.
 
 Receiving: a peer sends any bytes of an eight-byte stream, within its window of seven and beyond; up to two pseudo segments are on their
-way, late or lost; grants come at any time. Nothing is acknowledged that did not come, the interval has only bytes that came, and the
-granted edge stays. Sending: a host offers any bytes of a five-byte stream; acknowledgements come with any window that does not shrink,
-in segments at rx_next and out of order. Nothing is sent that is acknowledged already, beyond the peer's window, or without a credit.
-From every state a fair peer and a fair host come to the end.
+way, late or lost; grants come at any time. Only received bytes are acknowledged and may be read, the interval out of order has only
+received bytes, and the window's edge stays where grants put it.
+
+Sending: a host offers any bytes of a five-byte stream; acknowledgements come with any window that does not shrink, in segments at rx_next
+and out of order. Nothing is sent that is acknowledged already, beyond the peer's window, or without a credit.
+
+From every state a well-behaved peer and host finish the stream.
 
 Examples:
   wave rmt explore laminar
@@ -35,7 +38,7 @@ pub struct ExploreArgs {
     /// The pipeline.
     #[arg(value_name = "PIPELINE")]
     pipeline: Laminar,
-    /// A fault to plant.
+    /// A fault to plant in laminar's reassembly.
     #[arg(long, value_name = "FAULT")]
     plant: Option<Fault>,
     /// Print one JSON object.
@@ -69,7 +72,11 @@ impl ValueEnum for Fault {
     }
 }
 
-pub fn run(args: &ExploreArgs) -> ExitCode {
+pub fn run(args: &ExploreArgs) -> Result<ExitCode, Failure> {
+    if args.plant.is_some() && args.pipeline == Laminar::LaminarThesis {
+        let message = "--plant changes laminar: type `wave rmt explore laminar --plant FAULT`";
+        return Err(Failure::Scenario(message.to_owned()));
+    }
     let pipeline = match args.plant {
         Some(fault) => &fault.0.pipeline,
         None => args.pipeline.pipeline(),
@@ -91,12 +98,13 @@ pub fn run(args: &ExploreArgs) -> ExitCode {
     drop(progress);
     let violations = rows.iter().filter(|found| found.explored.counterexample.is_some()).count();
     if args.json {
-        out!("{}", object(pipeline.name, &rows, violations));
+        let fault = args.plant.map(|fault| fault.0.name);
+        out!("{}", object(pipeline.name, fault, &rows, violations));
     } else {
         show(&rows);
         out!("\n{violations} of {} searches found a violation", rows.len());
     }
-    ExitCode::from(u8::from(violations > 0))
+    Ok(ExitCode::from(u8::from(violations > 0)))
 }
 
 /// A search, and what it found.
@@ -134,7 +142,7 @@ fn show(rows: &[Found]) {
     }
 }
 
-fn object(pipeline: &str, rows: &[Found], violations: usize) -> Value {
+fn object(pipeline: &str, fault: Option<&str>, rows: &[Found], violations: usize) -> Value {
     let searches: Vec<_> = rows
         .iter()
         .map(|Found { side, name, explored }| {
@@ -159,6 +167,7 @@ fn object(pipeline: &str, rows: &[Found], violations: usize) -> Value {
     }
     json!({
         "pipeline": pipeline,
+        "fault": fault,
         "word_bits": WORD,
         "violations": violations,
         "actions_uncovered": uncovered.len(),

@@ -22,13 +22,13 @@ pub struct RmtArgs {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Say which limits of a chip a pipeline breaks, and what to change.
+    /// Check a pipeline against a chip's limits.
     Check(check::CheckArgs),
-    /// Show what each pipeline stage takes of a chip.
+    /// Show the resources that each pipeline stage uses.
     Resources(resources::ResourcesArgs),
-    /// Pass every order of packets through Laminar, with words of five bits.
+    /// Search every order of packets through Laminar, with words of five bits.
     Explore(explore::ExploreArgs),
-    /// Show what segments leave in Laminar's registers.
+    /// Trace Laminar's registers of reassembly, segment by segment.
     Trace(trace::TraceArgs),
 }
 
@@ -36,7 +36,7 @@ pub fn execute(args: &RmtArgs) -> Result<ExitCode, Failure> {
     match &args.what {
         What::Check(args) => Ok(check::check(args)),
         What::Resources(args) => Ok(resources::resources(args)),
-        What::Explore(args) => Ok(explore::run(args)),
+        What::Explore(args) => explore::run(args),
         What::Trace(args) => trace::trace(args),
     }
 }

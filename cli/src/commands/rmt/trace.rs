@@ -42,7 +42,7 @@ pub struct TraceArgs {
 }
 
 /// A pipeline of Laminar.
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Laminar {
     /// Safe against peers that send beyond the window.
     Laminar,

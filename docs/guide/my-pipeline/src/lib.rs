@@ -1,4 +1,4 @@
-//! A pipeline of one's own: each source may send 100 packets of IPv4, and the rest is dropped.
+//! A pipeline of one's own: a source may send 100 packets of IPv4, and the rest are dropped.
 #![forbid(unsafe_code)]
 
 use wave_rmt::devices::TOFINO1;

@@ -70,7 +70,7 @@ impl<'p> Check<'_, 'p> {
     const fn fields(&mut self) {
         let fields = self.pipeline.fields;
         self.most(
-            Rule::FieldDeclared,
+            Rule::Fields,
             Place::new(self.pipeline.name),
             fields.len(),
             own(FIELDS_MAX as u32),

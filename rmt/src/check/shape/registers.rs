@@ -3,11 +3,12 @@
 use super::{Check, own, same};
 use crate::check::{Place, Rule};
 use crate::devices::Limit;
-use crate::field::mask;
+use crate::field::{Field, mask};
 use crate::pipeline::Gress;
 use crate::register::{
     Alu, Compare, Input, Instruction, Operand, Operation, Origin, Register, When, Word,
 };
+use crate::table::Access;
 
 impl<'p> Check<'_, 'p> {
     pub(super) const fn registers(&mut self) {
@@ -38,6 +39,7 @@ impl<'p> Check<'_, 'p> {
     pub(super) const fn uses(&mut self, id: usize) {
         let register = &self.pipeline.registers[id];
         let place = Place::new(register.name);
+        let mut inputs = [None; 2];
         let mut tables = 0;
         let mut last = "";
         let mut instructions: [Option<&'p Instruction<'p>>; 16] = [None; 16];
@@ -56,6 +58,7 @@ impl<'p> Check<'_, 'p> {
                         && access.register == id
                     {
                         uses = true;
+                        self.inputs(place, &mut inputs, access);
                         if self.is_new(place, &instructions, access.instruction) {
                             if count < instructions.len() {
                                 instructions[count] = Some(access.instruction);
@@ -100,6 +103,34 @@ impl<'p> Check<'_, 'p> {
                 self.instruction(register, instruction);
             }
             at += 1;
+        }
+    }
+
+    /// Whether an access reads the fields that others of the register read, as the same inputs.
+    pub(super) const fn inputs(
+        &mut self,
+        place: Place<'p>,
+        inputs: &mut [Option<Field>; 2],
+        access: &Access<'p>,
+    ) {
+        let mut index = 0;
+        while index < 2 {
+            let input = if index == 0 { Input::First } else { Input::Second };
+            if let Some(field) = access.inputs[index]
+                && reads_input(access.instruction, input)
+            {
+                match inputs[index] {
+                    None => inputs[index] = Some(field),
+                    Some(other) => {
+                        if other.index != field.index {
+                            let source = "bf-p4c/mau/ixbar.cpp, allocStateful: one or two sources of the stateful ALU";
+                            let limit = Limit { most: 1, source };
+                            self.report_detail(Rule::Inputs, place, 2, limit, self.name_of(field));
+                        }
+                    }
+                }
+            }
+            index += 1;
         }
     }
 
@@ -215,9 +246,6 @@ impl<'p> Check<'_, 'p> {
         self.most(Rule::Alus, place, low, self.device.alus);
         self.most(Rule::Alus, place, high, self.device.alus);
         self.outputs(register, place, instruction);
-        let inputs = reads_input(instruction, Input::First) as usize
-            + reads_input(instruction, Input::Second) as usize;
-        self.most(Rule::InputBits, place, inputs * register.bits as usize, self.device.input_bits);
     }
 
     pub(super) const fn compare(
@@ -238,7 +266,7 @@ impl<'p> Check<'_, 'p> {
             self.report(Rule::ComparatorMasks, place, 1, self.device.comparator_masks);
         }
         let most = mask(register.bits);
-        if compare.constant.unsigned_abs() > most as u64 + 1 {
+        if compare.constant.unsigned_abs() > most as u64 {
             self.report(Rule::ConstantBits, place, compare.constant, own(most));
         }
     }
@@ -329,7 +357,7 @@ impl<'p> Check<'_, 'p> {
             index += 1;
         }
         let source = "bf-asm/salu_inst.cpp, OutOP::pass1: Only one output of predication allowed";
-        self.most(Rule::OutputOnce, place, results, Limit { most: 1, source });
+        self.most(Rule::ResultOnce, place, results, Limit { most: 1, source });
     }
 }
 

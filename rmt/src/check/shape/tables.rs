@@ -140,7 +140,7 @@ impl<'p> Check<'_, 'p> {
         if entries == 0 {
             self.report(Rule::Entries, place, 0, own(1));
         }
-        self.most(Rule::DataDeclared, place, data_bits as usize, own(DATA_WORDS_MAX as u32 * 32));
+        self.most(Rule::DataBits, place, data_bits as usize, own(DATA_WORDS_MAX as u32 * 32));
     }
 
     pub(super) const fn action(&mut self, table: &'p Table<'p>, number: usize) {
@@ -193,6 +193,12 @@ impl<'p> Check<'_, 'p> {
             return;
         }
         self.source(table, place, op.to, &op.b, instruction);
+        if matches!(op.function, Function::SubtractSaturating) && !matches!(op.b, Source::Field(_))
+        {
+            let source =
+                "bf-p4c/mau/action_analysis.cpp: an instruction's second source is a container";
+            self.report(Rule::SecondOperand, place, 1, Limit { most: 0, source });
+        }
         if !matches!(op.a, Source::Field(_)) && !matches!(op.b, Source::Field(_)) {
             let source =
                 "bf-p4c/mau/action_analysis.cpp: an instruction's second source is a container";

@@ -1,6 +1,8 @@
 //! Fields and registers of Laminar, for all its pipelines.
 
 wave_rmt::fields! {
+    /// 1 if a host sends the frame. The port sets it, before the parser.
+    FROM_HOST = from_host: 1,
     /// EtherType.
     ETHER_TYPE = ether_type: 16,
     /// IP version and header length.
@@ -44,9 +46,9 @@ wave_rmt::fields! {
     CONTEXT = context: 16,
     /// Sequence number of the first byte.
     SEQ = seq: 32,
-    /// Number of bytes of payload.
+    /// Number of bytes of payload; for SYNC, what it adds to a register.
     LENGTH = length: 32,
-    /// Sequence number after the last byte.
+    /// Sequence number after the last byte; for SYNC, what it adds to a register.
     END = end: 32,
     /// 1 if there is payload.
     HAS_PAYLOAD = has_payload: 8,
@@ -54,8 +56,6 @@ wave_rmt::fields! {
     ACK = ack: 32,
     /// The peer's window in bytes.
     WINDOW = window: 32,
-    /// What SYNC adds to a register.
-    AMOUNT = amount: 32,
     /// Which register SYNC concerns, of [`sync`](super::transmit::sync).
     TARGET = target: 8,
     /// Most credits after a fast retransmission.
@@ -102,12 +102,10 @@ wave_rmt::fields! {
     UNA = una: 32,
     /// Where the acknowledgement lies: result of the comparators at `tx_next_ack`.
     NEWS = news: 16,
-    /// Bytes that the packet acknowledges.
-    ACKED = acked: 32,
     /// Offset of the first byte to send from `tx_next_ack`; negative if it is acknowledged already.
     SENT_START = sent_start: 32,
-    /// Offset behind the last byte to send from `tx_next_ack`.
-    SENT_END = sent_end: 32,
+    /// Distance from `tx_next_ack`: the bytes that an acknowledgement acknowledges, or the end of bytes to send.
+    DISTANCE = distance: 32,
     /// 1 if the first byte to send is acknowledged already.
     IS_STALE = is_stale: 8,
     /// Duplicate acknowledgements in a row.
@@ -144,7 +142,7 @@ wave_rmt::registers! {
     TX_NEXT_ACK = Register { name: "tx_next_ack", bits: 32, is_pair: false, entries: super::CONNECTIONS },
     /// Duplicate acknowledgements in a row.
     TX_DUPACKS = Register { name: "tx_dupacks", bits: 8, is_pair: false, entries: super::CONNECTIONS },
-    /// Distance from `tx_next_ack` to the end of what was ever sent.
+    /// Distance from `tx_next_ack` to the end of what the host has offered, sent or not.
     TX_AVAIL = Register { name: "tx_avail", bits: 32, is_pair: false, entries: super::CONNECTIONS },
     /// Bytes that may be sent.
     TX_CREDITS = Register { name: "tx_credits", bits: 32, is_pair: false, entries: super::CONNECTIONS },

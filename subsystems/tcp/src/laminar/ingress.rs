@@ -5,15 +5,15 @@
 //! | bytes | |
 //! | --- | --- |
 //! | 1 | [`kind`]: [`TRANSMIT`](kind::TRANSMIT) or [`SYNC`](kind::SYNC) |
-//! | 1 | what SYNC writes, of [`sync`](super::transmit::sync) |
+//! | 1 | for SYNC, [`ROOM`](super::transmit::sync::ROOM): credits and statistics are the control plane's |
 //! | 2 | the context |
 //! | 2 | the connection |
 //! | 2 | 0 |
 //! | 4 | position in the stream of the first byte to send, modulo 2^32 |
-//! | 4 | number of bytes to send |
-//! | 4 | what SYNC adds |
+//! | 4 | number of bytes to send; for SYNC, bytes of room |
 //!
-//! A host's frame is dropped unless the connection is of that context. Segments with other flags than ACK, PSH and those of ECN, with
+//! The port says where a frame comes from ([`FROM_HOST`]): a host's frame from the wire goes nowhere. A host's frame is dropped unless the
+//! connection is of that context. Segments with other flags than ACK, PSH and those of ECN, with
 //! other options than timestamps, and fragments go to the slow path ([`DIGEST_SLOW_PATH`]), and so do segments of unknown connections.
 
 use wave_rmt::parser::{Case, Extract, Next, ParserState, Select};
@@ -21,11 +21,12 @@ use wave_rmt::table::{Function, Lookup, TernaryEntry};
 use wave_rmt::{Action, Field, Gateway, Match, Op, Row, Source, Table, Then};
 
 use super::fields::{
-    ACK, AMOUNT, CONNECTION, CONTEXT, DESTINATION, DIGEST, DROP, ECHO, END, ETHER_TYPE, FLAGS,
-    FOREIGN, FRAGMENT, HAS_PAYLOAD, IS_KNOWN, KIND, LENGTH, OFFSET, OPTIONS, PORTS, POSITION,
-    PROTOCOL, RAW_WINDOW, SEQ, SOURCE, TARGET, TIMESTAMP, TOTAL_LENGTH, VERSION, WINDOW,
+    ACK, CONNECTION, CONTEXT, DESTINATION, DIGEST, DROP, ECHO, END, ETHER_TYPE, FLAGS, FOREIGN,
+    FRAGMENT, FROM_HOST, HALF, HAS_PAYLOAD, IS_KNOWN, KIND, LENGTH, OFFSET, OPTIONS, PORTS,
+    POSITION, PROTOCOL, RAW_WINDOW, SEQ, SOURCE, TARGET, TIMESTAMP, TOTAL_LENGTH, VERSION, WINDOW,
 };
 use super::receive::is;
+use super::transmit::sync;
 use super::{CONNECTIONS, DIGEST_SLOW_PATH, TABLE, kind};
 
 /// EtherType of hosts' frames: the first for local experiments (IEEE 802).
@@ -98,9 +99,8 @@ pub const PARSER: &[ParserState<'static>] = &[
             extract(CONNECTION, 32),
             extract(POSITION, 64),
             extract(LENGTH, 96),
-            extract(AMOUNT, 128),
         ],
-        advance: 20,
+        advance: 16,
         next: Select { cases: &[], otherwise: Next::Accept },
     },
 ];
@@ -172,6 +172,8 @@ pub(super) const OWNER: Table<'static> = Table {
 pub(super) const SEGMENT: Table<'static> = Table {
     name: "segment",
     lookup: Lookup::Ternary(&[
+        TernaryEntry { all: &[IS_HOST, is(FROM_HOST, 0)], action: 2 },
+        TernaryEntry { all: &[IS_WIRE, is(FROM_HOST, 1)], action: 2 },
         TernaryEntry {
             all: &[IS_WIRE, is(PROTOCOL, 6), ACKS, WHOLE, Match::bits(OFFSET, 0xf0, 0x50)],
             action: 0,
@@ -213,24 +215,20 @@ const fn length(name: &'static str, ops: &'static [Op<'static>]) -> Action<'stat
     Action { name, access: None, ops }
 }
 
-/// The number of bytes of payload; 0 if the packet says that it is shorter than its headers.
+/// The number of bytes of payload; negative if the packet says that it is shorter than its headers.
 const fn less_headers(bytes: u32) -> Op<'static> {
-    Op::new(
-        LENGTH,
-        Function::SubtractSaturating,
-        Source::Field(TOTAL_LENGTH),
-        Source::Constant(bytes),
-    )
+    Op::new(LENGTH, Function::Subtract, Source::Field(TOTAL_LENGTH), Source::Constant(bytes))
 }
 
-/// What a segment needs of its connection. Action data: the context; the action is the peer's window scale.
+/// What a segment needs of its connection. Action data: the context, and half of the credits that the control plane grants; the action
+/// is the peer's window scale.
 pub(super) const PEER: Table<'static> = Table {
     name: "peer",
     gateway: Gateway {
         rows: &[Row { all: &[is(KIND, kind::RECEIVE)], then: Then::Lookup }],
         otherwise: Then::Skip,
     },
-    lookup: Lookup::Direct { index: CONNECTION, entries: CONNECTIONS, data_bits: 16 },
+    lookup: Lookup::Direct { index: CONNECTION, entries: CONNECTIONS, data_bits: 64 },
     actions: SCALES,
     ..TABLE
 };
@@ -242,6 +240,7 @@ macro_rules! scales {
             access: None,
             ops: &[
                 Op::set(CONTEXT, Source::Data(0)),
+                Op::set(HALF, Source::Data(1)),
                 Op::new(WINDOW, Function::ShiftLeft($bits), Source::Field(RAW_WINDOW), Source::Constant(0)),
             ],
         }),*]
@@ -269,20 +268,26 @@ pub(super) const STREAM: Table<'static> = Table {
     ..TABLE
 };
 
-/// A host sends and synchronizes its own connections, and nothing else.
+/// A host sends on its own connections, and makes room there, and does nothing else.
 pub(super) const ADMIT: Table<'static> = Table {
     name: "admit",
     gateway: Gateway {
         rows: &[
             Row {
-                all: &[IS_HOST, is(IS_KNOWN, 1), is(FOREIGN, 0), is(KIND, kind::TRANSMIT)],
+                all: &[is(FROM_HOST, 1), is(IS_KNOWN, 1), is(FOREIGN, 0), is(KIND, kind::TRANSMIT)],
                 then: Then::Skip,
             },
             Row {
-                all: &[IS_HOST, is(IS_KNOWN, 1), is(FOREIGN, 0), is(KIND, kind::SYNC)],
+                all: &[
+                    is(FROM_HOST, 1),
+                    is(IS_KNOWN, 1),
+                    is(FOREIGN, 0),
+                    is(KIND, kind::SYNC),
+                    is(TARGET, sync::ROOM),
+                ],
                 then: Then::Skip,
             },
-            Row { all: &[IS_HOST], then: Then::Run(0) },
+            Row { all: &[is(FROM_HOST, 1)], then: Then::Run(0) },
         ],
         otherwise: Then::Skip,
     },
@@ -294,7 +299,10 @@ pub(super) const ADMIT: Table<'static> = Table {
 pub(super) const ENDS: Table<'static> = Table {
     name: "end",
     gateway: Gateway {
-        rows: &[Row { all: &[is(LENGTH, 0)], then: Then::Run(1) }],
+        rows: &[
+            Row { all: &[is(LENGTH, 0)], then: Then::Run(1) },
+            Row { all: &[Match::negative(LENGTH)], then: Then::Run(2) },
+        ],
         otherwise: Then::Run(0),
     },
     actions: &[
@@ -307,6 +315,7 @@ pub(super) const ENDS: Table<'static> = Table {
             ],
         },
         Action { name: "empty", access: None, ops: &[Op::set(END, Source::Field(SEQ))] },
+        Action { name: "short", access: None, ops: &[Op::set(DROP, Source::Constant(1))] },
     ],
     ..TABLE
 };

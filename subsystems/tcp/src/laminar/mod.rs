@@ -4,7 +4,7 @@
 //! What an early register needs of a later one is assumed ([`receive`]: a segment is within the window) and checked behind; what a
 //! later one must write to an earlier one comes around in a pseudo segment, a mirrored copy of fields that enters the egress again.
 //!
-//! [`LAMINAR`] is the pipeline that is safe against any peer. [`THESIS`] is the one that the thesis describes, so that its tables can
+//! [`LAMINAR`] is the pipeline that is safe against peers that send beyond the window. [`THESIS`] is the one that the thesis describes, so that its tables can
 //! be held against it: it acknowledges bytes that never came if a peer sends beyond the window ([`window`]). Where the text is
 //! open, a comment says what was chosen. [`explore`] searches both exhaustively.
 
@@ -133,7 +133,6 @@ pub const THESIS: Pipeline<'static> = Pipeline {
         source: Some(SESSION),
     },
     is_ingress_stateless: true,
-    ..Pipeline::NOTHING
 };
 
 const _: () = THESIS.must_fit(&TOFINO2);

@@ -8,9 +8,9 @@ use wave_rmt::{
 
 use super::fields as field;
 use super::fields::{
-    AHEAD, AMOUNT, CLASS, CONNECTION, CONTEXT_PSN, DIGEST, DROP, END, HAS_PAYLOAD, IS_PLACED, JOIN,
-    KIND, MERGE_END, MERGED, MIRROR, OLD, OPENED, PSEUDO_KIND, PSN, RX_AVAIL, RX_NEXT, RX_OOO_HEAD,
-    RX_OOO_TAIL, SEQ, START, TARGET, TOUCH,
+    AHEAD, CLASS, CONNECTION, CONTEXT_PSN, DIGEST, DROP, END, HAS_PAYLOAD, IS_PLACED, JOIN, KIND,
+    LENGTH, MERGE_END, MERGED, MIRROR, OLD, OPENED, PSEUDO_KIND, PSN, RX_AVAIL, RX_NEXT,
+    RX_OOO_HEAD, RX_OOO_TAIL, SEQ, START, TARGET, TOUCH,
 };
 use super::{DIGEST_BEYOND_WINDOW, PSEUDO_SESSION, TABLE, kind};
 
@@ -26,9 +26,9 @@ pub mod class {
     pub const BEYOND: u32 = 0x05;
     /// Without payload, at `rx_next`.
     pub const PURE: u32 = 0x16;
-    /// Bits of the classes that only read the interval: 0x04.
-    pub const READS: u32 = 0x0c;
-    /// Bit of the classes that are at `rx_next`, and so renew the peer's window.
+    /// Bits that are [`DUPLICATE`] in the classes that only read the interval.
+    pub const READS_MASK: u32 = 0x0c;
+    /// Bit of the classes with the byte at `rx_next`, or none: they renew the peer's window.
     pub const RENEWS: u32 = 0x10;
 }
 
@@ -53,7 +53,7 @@ pub(super) const fn result(field: Field, result: u32) -> Match {
     Match::bits(field, 1 << result, 1 << result)
 }
 
-pub(super) const READS: Match = Match::bits(CLASS, class::READS, class::DUPLICATE);
+pub(super) const READS: Match = Match::bits(CLASS, class::READS_MASK, class::DUPLICATE);
 
 /// A register's word leaves, unchanged.
 pub(super) const READ: Instruction<'static> = Instruction {
@@ -176,6 +176,14 @@ const COMPARE: Instruction<'static> = Instruction {
     ..Instruction::NOTHING
 };
 
+/// Adds what SYNC grants, which comes as the second input.
+const ADD: Instruction<'static> = Instruction {
+    name: "grant",
+    alus: &[Alu::low(Operation::Add, MEMORY, SECOND)],
+    outputs: &[Output::word(0, Origin::Alu(Word::Low))],
+    ..Instruction::NOTHING
+};
+
 /// Adds what SYNC grants.
 pub(super) const GRANT: Instruction<'static> = Instruction {
     name: "grant",
@@ -218,7 +226,7 @@ pub(super) const AVAIL: Table<'static> = Table {
         },
         Action {
             name: "grant",
-            access: access(RX_AVAIL, &GRANT, [Some(AMOUNT), None]),
+            access: access(RX_AVAIL, &ADD, [None, Some(LENGTH)]),
             ops: &[Op::set(field::AVAIL, Source::Output(0))],
         },
         Action {
@@ -233,7 +241,7 @@ pub(super) const AVAIL: Table<'static> = Table {
 /// Bytes in order bring the interval nearer; one that they cover ends at 0.
 pub(super) const SLIDE: Instruction<'static> = Instruction {
     name: "slide",
-    alus: &[Alu::low(Operation::SubtractSaturating, MEMORY, FIRST)],
+    alus: &[Alu::low(Operation::SubtractSaturating, MEMORY, SECOND)],
     outputs: &[Output::word(0, Origin::Alu(Word::Low))],
     ..Instruction::NOTHING
 };
@@ -275,7 +283,7 @@ pub(super) const TAIL: Table<'static> = Table {
     actions: &[
         Action {
             name: "slide",
-            access: access(RX_OOO_TAIL, &SLIDE, [Some(AHEAD), None]),
+            access: access(RX_OOO_TAIL, &SLIDE, [None, Some(AHEAD)]),
             ops: &[Op::set(field::TAIL, Source::Output(0))],
         },
         Action {
@@ -338,7 +346,7 @@ pub(super) const HEAD: Table<'static> = Table {
     actions: &[
         Action {
             name: "slide",
-            access: access(RX_OOO_HEAD, &SLIDE, [Some(AHEAD), None]),
+            access: access(RX_OOO_HEAD, &SLIDE, [None, Some(AHEAD)]),
             ops: &[Op::set(field::HEAD, Source::Output(0))],
         },
         Action {
@@ -392,7 +400,7 @@ pub(super) const MERGE: Table<'static> = Table {
 };
 
 pub(super) const RECEIVED: Match = is(KIND, kind::RECEIVE);
-pub(super) const SEPARATE: Match = is(OPENED, 0);
+pub(super) const NOT_OPENED: Match = is(OPENED, 0);
 
 /// The payload is placed, and a pseudo segment follows.
 pub(super) const PLACE: Action<'static> = Action {
@@ -447,7 +455,7 @@ pub(super) const VERDICT: Table<'static> = Table {
             all: &[
                 RECEIVED,
                 is(CLASS, class::OUT_OF_ORDER),
-                SEPARATE,
+                NOT_OPENED,
                 result(JOIN, 2),
                 result(TOUCH, 1),
             ],
@@ -457,7 +465,7 @@ pub(super) const VERDICT: Table<'static> = Table {
             all: &[
                 RECEIVED,
                 is(CLASS, class::OUT_OF_ORDER),
-                SEPARATE,
+                NOT_OPENED,
                 result(JOIN, 2),
                 result(TOUCH, 3),
             ],
@@ -467,7 +475,7 @@ pub(super) const VERDICT: Table<'static> = Table {
             all: &[
                 RECEIVED,
                 is(CLASS, class::OUT_OF_ORDER),
-                SEPARATE,
+                NOT_OPENED,
                 result(JOIN, 6),
                 result(TOUCH, 1),
             ],
@@ -477,13 +485,13 @@ pub(super) const VERDICT: Table<'static> = Table {
             all: &[
                 RECEIVED,
                 is(CLASS, class::OUT_OF_ORDER),
-                SEPARATE,
+                NOT_OPENED,
                 result(JOIN, 6),
                 result(TOUCH, 3),
             ],
             action: 0,
         },
-        TernaryEntry { all: &[RECEIVED, is(CLASS, class::OUT_OF_ORDER), SEPARATE], action: 1 },
+        TernaryEntry { all: &[RECEIVED, is(CLASS, class::OUT_OF_ORDER), NOT_OPENED], action: 1 },
         TernaryEntry { all: &[RECEIVED, is(CLASS, class::OUT_OF_ORDER)], action: 0 },
         TernaryEntry { all: &[RECEIVED, is(HAS_PAYLOAD, 1)], action: 1 },
         TernaryEntry { all: &[RECEIVED], action: 2 },

@@ -7,11 +7,11 @@ use wave_rmt::{Action, Alu, Gateway, Instruction, Match, Op, Output, Row, Source
 
 use super::fields as field;
 use super::fields::{
-    ACK, ACKED, AMOUNT, CLASS, DIGEST, DROP, DUPACKS as DUPACKS_SEEN, END, FLAGS, HALF,
-    HAS_PAYLOAD, IS_STALE, KIND, LENGTH, NEWS, PAID, ROOM, SENT_END, SENT_START, SEQ, TARGET,
-    TX_AVAIL, TX_CREDITS, TX_DUPACKS, TX_NEXT_ACK, TX_REMOTE_AVAIL, UNA, UNSENT, WINDOW,
+    ACK, CLASS, DIGEST, DISTANCE, DROP, DUPACKS as DUPACKS_SEEN, END, FLAGS, HALF, HAS_PAYLOAD,
+    IS_STALE, KIND, LENGTH, NEWS, PAID, ROOM, SENT_START, SEQ, TARGET, TX_AVAIL, TX_CREDITS,
+    TX_DUPACKS, TX_NEXT_ACK, TX_REMOTE_AVAIL, UNA, UNSENT, WINDOW,
 };
-use super::receive::{FIRST, GRANT, MEMORY, READ, access, class, is, result};
+use super::receive::{FIRST, GRANT, MEMORY, READ, SECOND, access, class, is, result};
 use super::{DIGEST_FAST_RETRANSMIT, DIGEST_UNSENT, TABLE, kind};
 
 /// What SYNC writes, in the field `target`.
@@ -81,14 +81,14 @@ pub(super) const PROGRESS: Table<'static> = Table {
         Action {
             name: "acked",
             access: None,
-            ops: &[Op::new(ACKED, Function::Subtract, Source::Field(ACK), Source::Field(UNA))],
+            ops: &[Op::new(DISTANCE, Function::Subtract, Source::Field(ACK), Source::Field(UNA))],
         },
         Action {
             name: "offered",
             access: None,
             ops: &[
                 Op::new(SENT_START, Function::Subtract, Source::Field(SEQ), Source::Field(UNA)),
-                Op::new(SENT_END, Function::Subtract, Source::Field(END), Source::Field(UNA)),
+                Op::new(DISTANCE, Function::Subtract, Source::Field(END), Source::Field(UNA)),
             ],
         },
     ],
@@ -109,7 +109,8 @@ const CLEAR: Instruction<'static> = Instruction {
     ..Instruction::NOTHING
 };
 
-/// `tx_dupacks`: an acknowledgement without payload that repeats the last counts (RFC 5681, section 2).
+/// `tx_dupacks`: an acknowledgement without payload that repeats the last counts. Updates of the window count, too: that bytes are
+/// outstanding and the window is the same, as RFC 5681, section 2, demands, is known in later stages only.
 pub(super) const DUPACKS: Table<'static> = Table {
     name: "tx_dupacks",
     gateway: Gateway {
@@ -168,12 +169,12 @@ pub(super) const AVAIL: Table<'static> = Table {
     actions: &[
         Action {
             name: "extend",
-            access: access(TX_AVAIL, &EXTEND, [Some(SENT_END), None]),
+            access: access(TX_AVAIL, &EXTEND, [Some(DISTANCE), None]),
             ops: &[],
         },
         Action {
             name: "take_off",
-            access: access(TX_AVAIL, &TAKE_OFF, [Some(ACKED), None]),
+            access: access(TX_AVAIL, &TAKE_OFF, [Some(DISTANCE), None]),
             ops: &[Op::set(UNSENT, Source::Output(0))],
         },
         Action { name: "stale", access: None, ops: &[Op::set(IS_STALE, Source::Constant(1))] },
@@ -192,7 +193,7 @@ const PAY: Instruction<'static> = Instruction {
 /// Keeps half of what the control plane has granted: a stateful ALU cannot shift.
 const HALVE: Instruction<'static> = Instruction {
     name: "halve",
-    alus: &[Alu::low(Operation::Minimum, MEMORY, FIRST)],
+    alus: &[Alu::low(Operation::Minimum, MEMORY, SECOND)],
     ..Instruction::NOTHING
 };
 
@@ -218,16 +219,16 @@ pub(super) const CREDITS: Table<'static> = Table {
         },
         Action {
             name: "grant",
-            access: access(TX_CREDITS, &GRANT, [Some(AMOUNT), None]),
+            access: access(TX_CREDITS, &GRANT, [Some(LENGTH), None]),
             ops: &[],
         },
-        Action { name: "halve", access: access(TX_CREDITS, &HALVE, [Some(HALF), None]), ops: &[] },
+        Action { name: "halve", access: access(TX_CREDITS, &HALVE, [None, Some(HALF)]), ops: &[] },
     ],
     ..TABLE
 };
 
 const SET: Instruction<'static> =
-    Instruction { name: "set", alus: &[Alu::set(FIRST)], ..Instruction::NOTHING };
+    Instruction { name: "set", alus: &[Alu::set(SECOND)], ..Instruction::NOTHING };
 
 const SHRINK: Instruction<'static> = Instruction {
     name: "shrink",
@@ -268,17 +269,17 @@ pub(super) const REMOTE: Table<'static> = Table {
     actions: &[
         Action {
             name: "fit",
-            access: access(TX_REMOTE_AVAIL, &FIT, [Some(SENT_END), None]),
+            access: access(TX_REMOTE_AVAIL, &FIT, [Some(DISTANCE), None]),
             ops: &[Op::set(ROOM, Source::Output(0))],
         },
         Action {
             name: "set",
-            access: access(TX_REMOTE_AVAIL, &SET, [Some(WINDOW), None]),
+            access: access(TX_REMOTE_AVAIL, &SET, [None, Some(WINDOW)]),
             ops: &[],
         },
         Action {
             name: "take_off",
-            access: access(TX_REMOTE_AVAIL, &SHRINK, [Some(ACKED), None]),
+            access: access(TX_REMOTE_AVAIL, &SHRINK, [Some(DISTANCE), None]),
             ops: &[],
         },
     ],
@@ -333,13 +334,13 @@ pub(super) const ACKED_BYTES: Table<'static> = Table {
     actions: &[
         Action {
             name: "add",
-            access: access(field::ACKED_BYTES, &ADD, [Some(ACKED), None]),
+            access: access(field::ACKED_BYTES, &ADD, [Some(DISTANCE), None]),
             ops: &[],
         },
         Action {
             name: "clear",
             access: access(field::ACKED_BYTES, &CLEAR, [None; 2]),
-            ops: &[Op::set(ACKED, Source::Output(0))],
+            ops: &[Op::set(DISTANCE, Source::Output(0))],
         },
     ],
     ..TABLE
@@ -358,7 +359,7 @@ pub(super) const MARKED_BYTES: Table<'static> = Table {
     actions: &[
         Action {
             name: "add",
-            access: access(field::MARKED_BYTES, &ADD, [Some(ACKED), None]),
+            access: access(field::MARKED_BYTES, &ADD, [Some(DISTANCE), None]),
             ops: &[],
         },
         Action {

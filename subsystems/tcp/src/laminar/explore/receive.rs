@@ -1,6 +1,6 @@
 //! Reassembly: every order of segments, pseudo segments and grants. After each packet must hold:
 //!
-//! - what is acknowledged was received;
+//! - what is acknowledged was received, and so was what the host may read;
 //! - the interval out of order has only received bytes, and ends not before it starts;
 //! - `rx_next` and the room behind it end at the granted edge;
 //! - the payload is placed of a segment that is counted as received, and of no other.
@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 
 use wave_rmt::{Phv, Pipeline};
 
-use super::super::fields::{AMOUNT, DIGEST, IS_PLACED, KIND, LENGTH, NEXT, SEQ, TARGET};
+use super::super::fields::{DIGEST, END, IS_PLACED, KIND, LENGTH, MERGE_END, NEXT, SEQ, TARGET};
 use super::super::trace::segment;
 use super::super::transmit::sync;
 use super::super::{DIGEST_BEYOND_WINDOW, Reassembly, kind, reassembly, set_reassembly};
@@ -44,8 +44,8 @@ impl Default for Settings {
     }
 }
 
-/// A pseudo segment on its way: sequence number and length.
-type Pseudo = (u8, u8);
+/// A pseudo segment on its way: sequence number, length and end.
+type Pseudo = (u8, u8, u8);
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct At {
@@ -56,6 +56,8 @@ pub(super) struct At {
     edge: u8,
     /// Offset up to which bytes were acknowledged.
     acknowledged: u8,
+    /// Offset up to which the host may read.
+    readable: u8,
     pseudo: Vec<Pseudo>,
     /// What `rx_next` was before a segment beyond the window moved it, until the control plane sets it back.
     reset: Option<u8>,
@@ -72,6 +74,7 @@ pub fn explore(pipeline: &Pipeline<'_>, settings: Settings) -> Explored {
         received: 0,
         edge: settings.window,
         acknowledged: 0,
+        readable: 0,
         pseudo: vec![],
         reset: None,
     };
@@ -97,12 +100,15 @@ impl Settings {
         next.registers = registers;
         if phv.get(IS_PLACED) == 1 {
             (from..to).for_each(|byte| next.received |= 1 << byte);
+            // The host may read up to here.
+            next.readable = next.readable.max(self.offset(phv.get(MERGE_END)));
         }
         if phv.get(DIGEST) == DIGEST_BEYOND_WINDOW && at.reset.is_none() {
             next.reset = Some(self.offset(at.registers[0]));
         }
         if let Some(copy) = copy.filter(|_| next.pseudo.len() < self.pseudo) {
-            next.pseudo.push((copy.get(SEQ) as u8, copy.get(LENGTH) as u8));
+            let [seq, length, end] = [SEQ, LENGTH, END].map(|field| copy.get(field) as u8);
+            next.pseudo.push((seq, length, end));
             next.pseudo.sort_unstable();
         }
         next
@@ -130,7 +136,7 @@ impl Settings {
         }
         let end = self.offset(registers[0]);
         (end.min(acknowledged) < at.edge).then(|| {
-            format!("a fair peer comes to {end} of {} bytes, and hears of {acknowledged}", at.edge)
+            format!("a fair peer delivers {end} of {} bytes, and hears of {acknowledged}", at.edge)
         })
     }
 }
@@ -170,18 +176,25 @@ impl Side for Settings {
         }
         for index in 0..at.pseudo.len() {
             let mut next = at.clone();
-            let (seq, length) = next.pseudo.remove(index);
+            let (seq, length, end) = next.pseudo.remove(index);
             let name = format!("pseudo segment at {}, {length} bytes", self.offset(seq.into()));
             successors.push((next.clone(), format!("{name}, is lost")));
-            let mut phv = segment::<WORD>(seq.into(), length.into()).with(KIND, kind::PSEUDO);
+            let mut phv = Phv::default()
+                .with(KIND, kind::PSEUDO)
+                .with(SEQ, seq.into())
+                .with(LENGTH, length.into())
+                .with(END, end.into());
             (next.registers, _) = pass(machine, at.registers, &mut phv);
             self.acknowledge(&mut next, &phv);
             successors.push((next, name));
         }
         if at.edge < self.bytes {
             let mut next = at.clone();
-            let mut phv =
-                Phv::default().with(KIND, kind::SYNC).with(TARGET, sync::ROOM).with(AMOUNT, 1);
+            let mut phv = Phv::default()
+                .with(KIND, kind::SYNC)
+                .with(TARGET, sync::ROOM)
+                .with(LENGTH, 1)
+                .with(END, 1);
             (next.registers, _) = pass(machine, at.registers, &mut phv);
             next.edge += 1;
             successors.push((next, String::from("grant 1")));
@@ -204,6 +217,12 @@ impl Side for Settings {
             return Some(format!(
                 "{} bytes are acknowledged, and byte {byte} never came",
                 at.acknowledged
+            ));
+        }
+        if let Some(byte) = missing(0..at.readable) {
+            return Some(format!(
+                "the host may read {} bytes, and byte {byte} never came",
+                at.readable
             ));
         }
         if at.reset.is_some() {

@@ -15,8 +15,8 @@ use alloc::vec::Vec;
 use wave_rmt::{Phv, Pipeline, Verdict};
 
 use super::super::fields::{
-    ACK, AMOUNT, END, HALF, HAS_PAYLOAD, KIND, LENGTH, SEQ, TARGET, TX_AVAIL, TX_CREDITS,
-    TX_DUPACKS, TX_NEXT_ACK, TX_REMOTE_AVAIL, WINDOW,
+    ACK, END, HALF, HAS_PAYLOAD, KIND, LENGTH, SEQ, TARGET, TX_AVAIL, TX_CREDITS, TX_DUPACKS,
+    TX_NEXT_ACK, TX_REMOTE_AVAIL, WINDOW,
 };
 use super::super::transmit::{DUP_THRESH, sync};
 use super::super::{DIGEST_FAST_RETRANSMIT, DIGEST_UNSENT, kind, set_reassembly};
@@ -209,7 +209,7 @@ impl Side for Settings {
         if at.registers[3] < CREDITS {
             let mut next = at.clone();
             let phv = Phv::default().with(KIND, kind::SYNC).with(TARGET, sync::CREDITS);
-            pass(machine, &mut next.registers, &mut phv.with(AMOUNT, CREDITS - at.registers[3]));
+            pass(machine, &mut next.registers, &mut phv.with(LENGTH, CREDITS - at.registers[3]));
             successors.push((next, String::from("credits")));
         }
         successors
@@ -241,7 +241,7 @@ impl Settings {
                 return None;
             }
             let phv = Phv::default().with(KIND, kind::SYNC).with(TARGET, sync::CREDITS);
-            pass(machine, &mut at.registers, &mut phv.with(AMOUNT, 1));
+            pass(machine, &mut at.registers, &mut phv.with(LENGTH, 1));
             let open = self.acknowledge(machine, &at, Carrier::Pure, una, self.bytes - una);
             at = At { broken: None, ..open };
             if self.send(machine, &mut at, una, una + 1) {
