@@ -81,6 +81,7 @@ bench:
 	$(WAVE) bench sim
 	$(WAVE) bench sol
 	$(WAVE) bench payload
+	$(WAVE) bench rmt
 	$(WAVE) bench rpc
 	$(WAVE) bench udp
 	$(WAVE) bench hostile
