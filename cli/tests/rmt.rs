@@ -74,6 +74,7 @@ fn files_of_segments_are_traced_or_refused_with_a_line() {
     assert_eq!((&last["rx_next"], &last["rx_avail"]), (&25.into(), &85.into()), "{trace}");
     for (text, expected) in [
         ("1 2\n3 4 5\n", "line 2: expected `SEQ LENGTH`"),
+        ("1500\n", "line 1: `1500`: expected `SEQ LENGTH`"),
         ("1 4294967296\n", "line 1: `4294967296` is not a number"),
         ("P#1\n", "there is no P#1 here"),
     ] {

@@ -71,6 +71,18 @@ pub enum NotParsed {
     TooManySteps,
 }
 
+impl core::fmt::Display for NotParsed {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            NotParsed::Rejected => "a state of the parser refuses the packet",
+            NotParsed::Truncated => "the packet ends within its headers",
+            NotParsed::TooManySteps => "the parser entered too many states",
+        })
+    }
+}
+
+impl core::error::Error for NotParsed {}
+
 /// Parses a packet. Returns the number of bytes before the payload.
 ///
 /// # Errors

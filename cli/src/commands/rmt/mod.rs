@@ -15,6 +15,16 @@ use wave_tcp::laminar;
 use wave_terminal::Failure;
 
 #[derive(Args, Debug)]
+#[command(
+    after_help = "The commands know the pipelines that ship with Wave. One of your own is a Rust constant, which the compiler checks:
+docs/guide/pipeline.md.
+
+Examples:
+  wave rmt check laminar --device tofino1
+  wave rmt resources laminar
+  wave rmt explore laminar
+  wave rmt trace laminar --table 5.1"
+)]
 pub struct RmtArgs {
     #[command(subcommand)]
     what: What,

@@ -11,21 +11,26 @@ use wave_tcp::laminar::trace::{Script, Step, TABLE_5_1_REGISTERS, table_5_1};
 use wave_terminal::{Failure, Table, out};
 
 #[derive(Args, Debug)]
-#[command(after_help = "A file of segments has one packet on a line, `#` alone begins a comment:
+#[command(
+    after_help = "Give either --table or --segments. A file of segments has one packet on a line; a word `#` begins a comment:
 
-    start 1000 10000    rx_next and rx_avail, in the first line
+    start 1000 10000    rx_next and rx_avail (0 and 65535 without this line)
     1500 500            a segment: sequence number and bytes
     P#1                 the pseudo segment that the first segment made
     lost P#2            that pseudo segment is lost
 
-Each segment with payload makes a pseudo segment, which acknowledges and merges; it enters the pipeline when the file says so.
+A segment with payload makes a pseudo segment, a copy of fields that enters the pipeline again, when the file says so; it acknowledges,
+and merges an interval that has been reached. Columns: rx_next is the next sequence number in order, rx_avail the room behind it;
+rx_ooo_head and rx_ooo_tail are start and end of the interval out of order, as offsets from rx_next. Payload of a segment is placed into
+the host's memory, or dropped. The length of a pseudo segment is what it merges.
 
 Examples:
   wave rmt trace laminar --table 5.1
   wave rmt trace laminar --segments mine.txt
   wave rmt trace laminar --table 5.1 --json | jq .rows_equal
 
-Exit codes: 0 done, and with --table all rows equal the printed ones; 1 a row differs; 2 bad arguments, or a bad file.")]
+Exit codes: 0 done, and with --table all rows equal the printed ones; 1 a row differs; 2 bad arguments, or a bad file."
+)]
 pub struct TraceArgs {
     /// The pipeline.
     #[arg(value_name = "PIPELINE")]
@@ -71,7 +76,10 @@ pub fn trace(args: &TraceArgs) -> Result<ExitCode, Failure> {
         }
     };
     let pipeline = args.pipeline.pipeline();
-    let steps = script.run(pipeline).map_err(|error| Failure::Scenario(error.to_string()))?;
+    let steps = script.run(pipeline).map_err(|error| {
+        let file = args.segments.as_ref().map(|path| format!("{}: ", path.display()));
+        Failure::Scenario(format!("{}{error}", file.unwrap_or_default()))
+    })?;
     let printed = args.table.is_some().then_some(&TABLE_5_1_REGISTERS);
     let rows = steps.iter().filter(|step| step.registers.is_some()).count();
     let equal = printed.map(|printed| {
@@ -115,7 +123,9 @@ pub fn trace(args: &TraceArgs) -> Result<ExitCode, Failure> {
         }
         out!("{}", table.fitted());
         if let Some(equal) = equal {
-            out!("\n{equal} of {rows} rows equal the thesis' Table 5.1");
+            out!(
+                "\n{equal} of {rows} rows equal the thesis' Table 5.1, which has none for a lost packet"
+            );
         }
     }
     Ok(ExitCode::from(u8::from(equal.is_some_and(|equal| equal != rows))))

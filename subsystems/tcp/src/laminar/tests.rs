@@ -52,13 +52,17 @@ fn scripts_are_read_and_refused_by_line() {
     assert_eq!((read.next, read.avail), (1000, 10_000));
     assert_eq!(read.packets, [Packet::Segment(1500, 500), Packet::Pseudo(1)]);
     let error = |text: &str| Script::read(text).unwrap_err().to_string();
+    let forms = "expected `SEQ LENGTH`, `P#N`, `lost P#N`, or first `start NEXT AVAIL`";
     assert_eq!(error("1 2\n1 x\n"), "line 2: `x` is not a number from 0 to 4294967295");
-    assert_eq!(error("1 2\nstart 1 2\n"), "line 2: `start NEXT AVAIL` must be the first line");
-    assert_eq!(error("P2"), "line 1: expected `P#N`, as P#2");
     assert_eq!(
-        error("1 2 3"),
-        "line 1: expected `SEQ LENGTH`, `P#N`, `lost P#N` or `start NEXT AVAIL`"
+        error("1 2\nstart 1 2\n"),
+        "line 2: `start NEXT AVAIL` must come before the packets"
     );
+    assert_eq!(error("start 1"), "line 1: `start` takes two numbers: `start NEXT AVAIL`");
+    assert_eq!(error("P2"), format!("line 1: `P2`: {forms}"));
+    assert_eq!(error("1500"), format!("line 1: `1500`: {forms}"));
+    assert_eq!(error("1 2 3"), format!("line 1: {forms}"));
+    assert_eq!(error("# nothing"), format!("there is no packet; {forms}"));
     assert!(Script::read("1 2\nP#2\n").unwrap().run(&LAMINAR).is_err());
     assert!(Script::read("1 2\nP#1\nP#1\n").unwrap().run(&LAMINAR).is_err());
 }

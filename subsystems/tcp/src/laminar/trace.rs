@@ -110,42 +110,46 @@ pub const TABLE_5_1_REGISTERS: [Option<Reassembly>; 12] = [
 
 impl Script {
     /// Reads a script, one packet on a line: `SEQ LENGTH` for a segment, `P#N` for the pseudo segment of the n-th segment,
-    /// `lost P#N` for one that is lost. A line `start NEXT AVAIL` sets the registers, and comes first. `#` alone begins a comment.
+    /// `lost P#N` for one that is lost. A line `start NEXT AVAIL` sets the registers, which are 0 and 65,535 otherwise, and comes
+    /// before the packets. The rest of a line after a word `#` is a comment.
     ///
     /// # Errors
-    /// A line is something else.
+    /// A line is something else, or there is no packet.
     pub fn read(text: &str) -> Result<Script, BadScript> {
+        const FORMS: &str = "expected `SEQ LENGTH`, `P#N`, `lost P#N`, or first `start NEXT AVAIL`";
         let mut script = Script { next: 0, avail: 65_535, packets: vec![] };
         for (index, line) in text.lines().enumerate() {
             let words: Vec<&str> =
                 line.split_whitespace().take_while(|word| *word != "#").collect();
             let bad = |message: &str| BadScript { line: index + 1, message: message.to_string() };
             let number = |word: &str| {
-                word.parse::<u32>()
-                    .map_err(|_| bad(&format!("`{word}` is not a number from 0 to 4294967295")))
+                let message = format!("`{word}` is not a number from 0 to 4294967295");
+                word.parse::<u32>().map_err(|_| bad(&message))
             };
             let pseudo = |word: &str| {
                 let digits =
-                    word.strip_prefix("P#").ok_or_else(|| bad("expected `P#N`, as P#2"))?;
-                digits.parse::<usize>().map_err(|_| bad("expected `P#N`, as P#2"))
+                    word.strip_prefix("P#").and_then(|digits| digits.parse::<usize>().ok());
+                digits.ok_or_else(|| bad(&format!("`{word}`: {FORMS}")))
             };
             match words[..] {
                 [] => (),
                 ["start", next, avail] if script.packets.is_empty() => {
                     (script.next, script.avail) = (number(next)?, number(avail)?);
                 }
-                ["start", ..] => return Err(bad("`start NEXT AVAIL` must be the first line")),
+                ["start", _, _] => {
+                    return Err(bad("`start NEXT AVAIL` must come before the packets"));
+                }
+                ["start", ..] => return Err(bad("`start` takes two numbers: `start NEXT AVAIL`")),
                 ["lost", word] => script.packets.push(Packet::Lost(pseudo(word)?)),
                 [word] => script.packets.push(Packet::Pseudo(pseudo(word)?)),
                 [seq, length] => {
                     script.packets.push(Packet::Segment(number(seq)?, number(length)?))
                 }
-                _ => {
-                    return Err(bad(
-                        "expected `SEQ LENGTH`, `P#N`, `lost P#N` or `start NEXT AVAIL`",
-                    ));
-                }
+                _ => return Err(bad(FORMS)),
             }
+        }
+        if script.packets.is_empty() {
+            return Err(BadScript { line: 0, message: format!("there is no packet; {FORMS}") });
         }
         Ok(script)
     }
@@ -169,7 +173,7 @@ impl Script {
                 }
                 Packet::Pseudo(number) | Packet::Lost(number) => {
                     let message = format!(
-                        "there is no P#{number} here: a pseudo segment exists once, after a segment with payload"
+                        "there is no P#{number} here: a pseudo segment exists once, after its segment with payload"
                     );
                     let bad = BadScript { line: 0, message };
                     let phv = pseudo.remove(&number).ok_or(bad)?;
