@@ -79,6 +79,7 @@ fn ways() -> Vec<(&'static str, Way)> {
         ("sudo wave serve http --toe /run/wave-toe0.sock", Serves("")),
         ("curl http://10.77.0.2/", Ends),
         ("sudo wave tcp run -- redis-server --bind 10.77.0.2 --protected-mode no", redis),
+        ("wave rmt trace laminar --table 5.1", Ends),
         ("wave trace", Named),
         ("wave replay", Named),
         ("wave fuzz", Begins("[")),

@@ -28,7 +28,7 @@ const WRITTEN: [(&str, &str); 9] = [
 ];
 
 /// Other options with a path: inputs, folders, sockets and programs. Folders get files under names that Wave chooses.
-const OTHERS: [&str; 36] = [
+const OTHERS: [&str; 37] = [
     "agent --attach",
     "agent --device",
     "agent --notes",
@@ -50,6 +50,7 @@ const OTHERS: [&str; 36] = [
     "replay LOG",
     "reproduce --check",
     "reproduce --out",
+    "rmt trace --segments",
     "run --agent",
     "run --cgroup",
     "run --out",
