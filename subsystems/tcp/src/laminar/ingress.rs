@@ -111,13 +111,13 @@ const IS_HOST: Match = is(ETHER_TYPE, HOST_ETHER_TYPE);
 /// Fields of a connection's key, in order.
 pub const KEY: &[Field] = &[SOURCE, DESTINATION, PORTS];
 
-/// Index of [`LOOKUP`] in the ingress.
+/// Index of the table `lookup` in the ingress.
 pub const LOOKUP_TABLE: usize = 0;
-/// Index of [`OWNER`] in the ingress.
+/// Index of the table `owner` in the ingress.
 pub const OWNER_TABLE: usize = 1;
-/// Index of [`PEER`] in the ingress.
+/// Index of the table `peer` in the ingress.
 pub const PEER_TABLE: usize = 3;
-/// Index of [`STREAM`] in the ingress.
+/// Index of the table `stream` in the ingress.
 pub const STREAM_TABLE: usize = 4;
 
 /// The connection of a segment, by addresses and ports. Action data: the connection.
