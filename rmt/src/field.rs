@@ -17,7 +17,7 @@ pub struct Field {
 /// What a pipeline's list says about a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Declared<'p> {
-    /// Name, as messages and exports print it.
+    /// Name, as messages print it.
     pub name: &'p str,
     /// Width in bits.
     pub bits: u8,

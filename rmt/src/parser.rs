@@ -8,7 +8,7 @@ pub const STEPS_MAX: usize = 32;
 /// A state of a parser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParserState<'p> {
-    /// Name, as messages and exports print it.
+    /// Name, as messages print it.
     pub name: &'p str,
     /// Fields that it extracts.
     pub extracts: &'p [Extract],

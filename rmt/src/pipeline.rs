@@ -8,7 +8,7 @@ use crate::table::Table;
 /// A pipeline program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pipeline<'p> {
-    /// Name, as messages and exports print it.
+    /// Name, as messages print it.
     pub name: &'p str,
     /// The fields.
     pub fields: &'p [Declared<'p>],
@@ -67,7 +67,7 @@ pub struct Intrinsic {
 /// A mirror session: a copy of some fields that enters the egress as a packet without payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mirror<'p> {
-    /// Name, as messages and exports print it.
+    /// Name, as messages print it.
     pub name: &'p str,
     /// Fields that the copy carries: read from the first, written to the second.
     pub carries: &'p [(Field, Field)],

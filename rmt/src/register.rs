@@ -9,7 +9,7 @@ use crate::state::Memory;
 /// A register: an array in the memory of one pipeline stage, with a stateful ALU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Register<'p> {
-    /// Name, as messages and exports print it.
+    /// Name, as messages print it.
     pub name: &'p str,
     /// Width of a word in bits: 8, 16 or 32.
     pub bits: u8,

@@ -30,7 +30,7 @@ pub struct Packet {
     pub half: u32,
 }
 
-/// What the traffic manager and the deparser read after the egress. A value that the packet has no use for is 0.
+/// What leaves the egress. A value that the packet has no use for is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// The segment's class, of [`class`].

@@ -1,7 +1,7 @@
 //! `wave bench rmt`: Laminar's egress on the match-action machine, against the same logic written by hand.
 //!
 //! Three rows pass the same packets: the interpreter, the pipeline that the compiler has specialised, and [`hand`]. A row gets a
-//! packet as the ingress hands it over, and returns what the deparser reads; parsing, lookup of the connection and input/output
+//! packet as the ingress hands it over, and returns what leaves it; parsing, lookup of the connection and input/output
 //! are outside. Pseudo segments enter the egress again and count as packets. Each chunk starts from the same registers.
 //!
 //! First all rows pass random packets, with fields of any bits, and must agree on outcomes and registers.
@@ -157,7 +157,7 @@ fn parsed(packet: &Packet) -> Phv {
     phv
 }
 
-/// What the deparser reads of the fields.
+/// What leaves the egress, of the fields.
 #[inline(always)]
 fn outcome(verdict: Verdict, phv: &Phv) -> Outcome {
     Outcome {

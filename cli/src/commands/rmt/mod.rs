@@ -60,14 +60,12 @@ struct Known {
 
 static LAMINAR: Pipeline<'static> = laminar::LAMINAR;
 static THESIS: Pipeline<'static> = laminar::THESIS;
-static SKETCH: Pipeline<'static> = examples::sketch::SKETCH;
-static HEAVY_HITTERS: Pipeline<'static> = examples::heavy_hitters::HEAVY_HITTERS;
 
 static PIPELINES: &[Known] = &[
     Known { pipeline: &LAMINAR, about: "TCP, safe against peers that send beyond the window" },
     Known { pipeline: &THESIS, about: "TCP, as chapter 5 of the thesis describes it" },
-    Known { pipeline: &SKETCH, about: examples::EXAMPLES[0].1 },
-    Known { pipeline: &HEAVY_HITTERS, about: examples::EXAMPLES[1].1 },
+    Known { pipeline: examples::EXAMPLES[0].0, about: examples::EXAMPLES[0].1 },
+    Known { pipeline: examples::EXAMPLES[1].0, about: examples::EXAMPLES[1].1 },
 ];
 
 impl ValueEnum for Known {
@@ -84,11 +82,19 @@ impl ValueEnum for Known {
 #[derive(Clone, Copy, Debug)]
 struct Chip(&'static Device);
 
-static CHIPS: &[Chip] = &[Chip(&DEVICES[0]), Chip(&DEVICES[1]), Chip(&DEVICES[2])];
+static CHIPS: [Chip; DEVICES.len()] = {
+    let mut chips = [Chip(&DEVICES[0]); DEVICES.len()];
+    let mut index = 0;
+    while index < chips.len() {
+        chips[index] = Chip(&DEVICES[index]);
+        index += 1;
+    }
+    chips
+};
 
 impl ValueEnum for Chip {
     fn value_variants<'a>() -> &'a [Chip] {
-        CHIPS
+        &CHIPS
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {

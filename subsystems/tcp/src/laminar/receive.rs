@@ -265,6 +265,31 @@ pub(super) const EXTEND: Instruction<'static> = Instruction {
     ],
 };
 
+/// Bytes in order bring the interval's end nearer.
+pub(super) const SLIDE_TAIL: Action<'static> = Action {
+    name: "slide",
+    access: access(RX_OOO_TAIL, &SLIDE, [None, Some(AHEAD)]),
+    ops: &[Op::set(field::TAIL, Source::Output(0))],
+};
+
+/// The segment opens the interval, or extends it at its end.
+pub(super) const EXTEND_TAIL: Action<'static> = Action {
+    name: "extend",
+    access: access(RX_OOO_TAIL, &EXTEND, [Some(START), Some(AHEAD)]),
+    ops: &[
+        Op::set(field::TAIL, Source::Output(0)),
+        Op::set(JOIN, Source::Output(1)),
+        Op::set(OPENED, Source::Output(2)),
+    ],
+};
+
+/// A packet without new bytes sees the interval's end.
+pub(super) const READ_TAIL: Action<'static> = Action {
+    name: "read",
+    access: access(RX_OOO_TAIL, &READ, [None; 2]),
+    ops: &[Op::set(field::TAIL, Source::Output(0))],
+};
+
 /// `rx_ooo_tail`, before the head: whether the segment opens the interval is known here.
 pub(super) const TAIL: Table<'static> = Table {
     name: "rx_ooo_tail",
@@ -281,20 +306,8 @@ pub(super) const TAIL: Table<'static> = Table {
         otherwise: Then::Skip,
     },
     actions: &[
-        Action {
-            name: "slide",
-            access: access(RX_OOO_TAIL, &SLIDE, [None, Some(AHEAD)]),
-            ops: &[Op::set(field::TAIL, Source::Output(0))],
-        },
-        Action {
-            name: "extend",
-            access: access(RX_OOO_TAIL, &EXTEND, [Some(START), Some(AHEAD)]),
-            ops: &[
-                Op::set(field::TAIL, Source::Output(0)),
-                Op::set(JOIN, Source::Output(1)),
-                Op::set(OPENED, Source::Output(2)),
-            ],
-        },
+        SLIDE_TAIL,
+        EXTEND_TAIL,
         Action {
             name: "refuse",
             access: access(RX_OOO_TAIL, &READ, [None; 2]),
@@ -303,11 +316,7 @@ pub(super) const TAIL: Table<'static> = Table {
                 Op::set(CLASS, Source::Constant(class::BEYOND)),
             ],
         },
-        Action {
-            name: "read",
-            access: access(RX_OOO_TAIL, &READ, [None; 2]),
-            ops: &[Op::set(field::TAIL, Source::Output(0))],
-        },
+        READ_TAIL,
     ],
     ..TABLE
 };
@@ -440,6 +449,14 @@ const SET_BACK: Action<'static> = Action {
     ],
 };
 
+/// The segment joins the interval: it starts at or before its end, and ends at or behind its start.
+pub(super) const JOINED: [&[Match]; 4] = [
+    &[RECEIVED, is(CLASS, class::OUT_OF_ORDER), NOT_OPENED, result(JOIN, 2), result(TOUCH, 1)],
+    &[RECEIVED, is(CLASS, class::OUT_OF_ORDER), NOT_OPENED, result(JOIN, 2), result(TOUCH, 3)],
+    &[RECEIVED, is(CLASS, class::OUT_OF_ORDER), NOT_OPENED, result(JOIN, 6), result(TOUCH, 1)],
+    &[RECEIVED, is(CLASS, class::OUT_OF_ORDER), NOT_OPENED, result(JOIN, 6), result(TOUCH, 3)],
+];
+
 /// Whether the payload is placed, and whether a pseudo segment follows. Every segment with payload has one, so that none that is
 /// lost leaves an interval unmerged for ever (5.3.1.4).
 pub(super) const VERDICT: Table<'static> = Table {
@@ -450,47 +467,10 @@ pub(super) const VERDICT: Table<'static> = Table {
             action: 0,
         },
         TernaryEntry { all: &[RECEIVED, is(CLASS, class::IN_ORDER)], action: 3 },
-        // Joined: the segment starts at or before the interval's end, and ends at or behind its start.
-        TernaryEntry {
-            all: &[
-                RECEIVED,
-                is(CLASS, class::OUT_OF_ORDER),
-                NOT_OPENED,
-                result(JOIN, 2),
-                result(TOUCH, 1),
-            ],
-            action: 0,
-        },
-        TernaryEntry {
-            all: &[
-                RECEIVED,
-                is(CLASS, class::OUT_OF_ORDER),
-                NOT_OPENED,
-                result(JOIN, 2),
-                result(TOUCH, 3),
-            ],
-            action: 0,
-        },
-        TernaryEntry {
-            all: &[
-                RECEIVED,
-                is(CLASS, class::OUT_OF_ORDER),
-                NOT_OPENED,
-                result(JOIN, 6),
-                result(TOUCH, 1),
-            ],
-            action: 0,
-        },
-        TernaryEntry {
-            all: &[
-                RECEIVED,
-                is(CLASS, class::OUT_OF_ORDER),
-                NOT_OPENED,
-                result(JOIN, 6),
-                result(TOUCH, 3),
-            ],
-            action: 0,
-        },
+        TernaryEntry { all: JOINED[0], action: 0 },
+        TernaryEntry { all: JOINED[1], action: 0 },
+        TernaryEntry { all: JOINED[2], action: 0 },
+        TernaryEntry { all: JOINED[3], action: 0 },
         TernaryEntry { all: &[RECEIVED, is(CLASS, class::OUT_OF_ORDER), NOT_OPENED], action: 1 },
         TernaryEntry { all: &[RECEIVED, is(CLASS, class::OUT_OF_ORDER)], action: 0 },
         TernaryEntry { all: &[RECEIVED, is(HAS_PAYLOAD, 1)], action: 1 },

@@ -2,8 +2,8 @@
 //! changes nothing.
 //!
 //! The thesis' rule for such a segment (5.3.1.2) moves `rx_next` first and sets it back later. Until then acknowledgements carry
-//! the moved number, and so acknowledge bytes that never came: [`explore`](super::explore) finds it. The pair takes one stateful ALU less, and one
-//! stage (a test counts both).
+//! the moved number, and so acknowledge bytes that never came: [`explore`](super::explore) finds it. The pair takes one stateful ALU and
+//! one stage less (a test counts both).
 
 use wave_rmt::register::{Compare, Input, Kind, Operand, Operation, Origin, Relation, When, Word};
 use wave_rmt::table::{Function, Lookup, TernaryEntry};
@@ -11,12 +11,11 @@ use wave_rmt::{Action, Alu, Gateway, Instruction, Op, Output, Row, Source, Table
 
 use super::fields as field;
 use super::fields::{
-    AVAIL, CLASS, EDGE, END, HAS_PAYLOAD, JOIN, KIND, OLD, OPENED, RX_OOO_TAIL, RX_WINDOW, SEQ,
-    START, TARGET, TOUCH,
+    AVAIL, CLASS, EDGE, END, HAS_PAYLOAD, KIND, OLD, RX_WINDOW, SEQ, START, TARGET,
 };
 use super::receive::{
-    EXTEND, NO_PAYLOAD, NOT_OPENED, PLACE, READ, READS, RECEIVED, REFUSE, SECOND, SLIDE, access,
-    class, is, offset, result,
+    EXTEND_TAIL, JOINED, NO_PAYLOAD, NOT_OPENED, PLACE, READ_TAIL, READS, RECEIVED, REFUSE, SECOND,
+    SLIDE_TAIL, access, class, is, offset, result,
 };
 use super::{TABLE, kind};
 
@@ -161,27 +160,7 @@ pub(super) const TAIL: Table<'static> = Table {
         ],
         otherwise: Then::Skip,
     },
-    actions: &[
-        Action {
-            name: "slide",
-            access: access(RX_OOO_TAIL, &SLIDE, [None, Some(field::AHEAD)]),
-            ops: &[Op::set(field::TAIL, Source::Output(0))],
-        },
-        Action {
-            name: "extend",
-            access: access(RX_OOO_TAIL, &EXTEND, [Some(START), Some(field::AHEAD)]),
-            ops: &[
-                Op::set(field::TAIL, Source::Output(0)),
-                Op::set(JOIN, Source::Output(1)),
-                Op::set(OPENED, Source::Output(2)),
-            ],
-        },
-        Action {
-            name: "read",
-            access: access(RX_OOO_TAIL, &READ, [None; 2]),
-            ops: &[Op::set(field::TAIL, Source::Output(0))],
-        },
-    ],
+    actions: &[SLIDE_TAIL, EXTEND_TAIL, READ_TAIL],
     ..TABLE
 };
 
@@ -190,46 +169,10 @@ pub(super) const VERDICT: Table<'static> = Table {
     name: "rx_verdict",
     lookup: Lookup::Ternary(&[
         TernaryEntry { all: &[RECEIVED, is(CLASS, class::IN_ORDER)], action: 0 },
-        TernaryEntry {
-            all: &[
-                RECEIVED,
-                is(CLASS, class::OUT_OF_ORDER),
-                NOT_OPENED,
-                result(JOIN, 2),
-                result(TOUCH, 1),
-            ],
-            action: 0,
-        },
-        TernaryEntry {
-            all: &[
-                RECEIVED,
-                is(CLASS, class::OUT_OF_ORDER),
-                NOT_OPENED,
-                result(JOIN, 2),
-                result(TOUCH, 3),
-            ],
-            action: 0,
-        },
-        TernaryEntry {
-            all: &[
-                RECEIVED,
-                is(CLASS, class::OUT_OF_ORDER),
-                NOT_OPENED,
-                result(JOIN, 6),
-                result(TOUCH, 1),
-            ],
-            action: 0,
-        },
-        TernaryEntry {
-            all: &[
-                RECEIVED,
-                is(CLASS, class::OUT_OF_ORDER),
-                NOT_OPENED,
-                result(JOIN, 6),
-                result(TOUCH, 3),
-            ],
-            action: 0,
-        },
+        TernaryEntry { all: JOINED[0], action: 0 },
+        TernaryEntry { all: JOINED[1], action: 0 },
+        TernaryEntry { all: JOINED[2], action: 0 },
+        TernaryEntry { all: JOINED[3], action: 0 },
         TernaryEntry { all: &[RECEIVED, is(CLASS, class::OUT_OF_ORDER), NOT_OPENED], action: 1 },
         TernaryEntry { all: &[RECEIVED, is(CLASS, class::OUT_OF_ORDER)], action: 0 },
         TernaryEntry { all: &[RECEIVED, is(HAS_PAYLOAD, 1)], action: 1 },
