@@ -3,7 +3,7 @@
 use wave_tcp::laminar::receive::class;
 use wave_tcp::laminar::transmit::sync;
 use wave_tcp::laminar::{
-    CONNECTIONS, CONTEXTS, DIGEST_FAST_RETRANSMIT, DIGEST_UNSENT, PSEUDO_SESSION, kind,
+    CONNECTIONS, CONTEXTS, DIGEST_CHALLENGE, DIGEST_FAST_RETRANSMIT, PSEUDO_SESSION, kind,
 };
 
 /// What the ingress hands to the egress.
@@ -24,10 +24,13 @@ pub struct Packet {
     pub length: u32,
     /// Sequence number after them; for SYNC, what it adds to a register.
     pub end: u32,
+    /// For a segment, `seq` plus the most bytes that it may lie behind; for a pseudo segment its end; for SYNC, what it adds to a register.
+    pub bound: u32,
+    /// The acknowledged number; for bytes to send that of the first.
     pub ack: u32,
+    /// `ack` plus the most bytes that it may lie behind.
+    pub newest: u32,
     pub window: u32,
-    /// Most credits after a fast retransmission.
-    pub half: u32,
 }
 
 /// What leaves the egress. A value that the packet has no use for is 0.
@@ -48,9 +51,10 @@ pub struct Outcome {
     pub old: u32,
     /// Offset of the first byte from `old`, for a segment out of order.
     pub start: u32,
-    /// The acknowledged sequence number.
+    /// `rx_next` after it.
     pub next: u32,
-    /// The window.
+    /// The acknowledged sequence number, and the window.
+    pub landed: u32,
     pub avail: u32,
     /// The interval out of order, as offsets from `next`.
     pub tail: u32,
@@ -62,6 +66,8 @@ pub struct Outcome {
     pub psn: u32,
     /// Bytes that the packet acknowledges, or the end of those to send; for SYNC, what was acknowledged since congestion control looked.
     pub distance: u32,
+    /// The peer's window after an acknowledgement.
+    pub remote: u32,
     /// Number of bytes of payload; for SYNC, of bytes that were acknowledged with a mark.
     pub length: u32,
 }
@@ -69,12 +75,14 @@ pub struct Outcome {
 /// The registers of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Connection {
+    pub landed: u32,
+    pub landed_edge: u32,
     pub next: u32,
     pub edge: u32,
     pub tail: u32,
     pub head: u32,
     pub una: u32,
-    pub tx_avail: u32,
+    pub sent: u32,
     pub credits: u32,
     pub remote_avail: u32,
     pub acked_bytes: u32,
@@ -130,19 +138,17 @@ impl Hand {
         let (Some(connection), Some(psn)) = (connection, psn) else { return outcome };
         match packet.kind {
             RECEIVE => {
-                let joins = connection.reassemble(packet, &mut outcome);
-                connection.acknowledge(packet, &mut outcome);
-                outcome.is_placed = joins;
-                outcome.is_dropped = !joins;
-                if joins {
+                connection.receive(packet, &mut outcome);
+                if outcome.is_placed {
                     outcome.psn = *psn;
                     *psn = psn.wrapping_add(1);
                 }
-                if joins || outcome.class == OUT_OF_ORDER || packet.has_payload == 1 {
-                    outcome.mirror = PSEUDO_SESSION as u8;
-                }
             }
             PSEUDO => {
+                if behind(packet.bound, connection.landed) > 0 {
+                    connection.landed = packet.bound;
+                }
+                connection.advertise(&mut outcome);
                 connection.reassemble(packet, &mut outcome);
             }
             TRANSMIT => connection.transmit(packet, &mut outcome),
@@ -158,6 +164,25 @@ impl Hand {
     }
 }
 
+/// What a segment's acknowledgement says.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum News {
+    New,
+    /// It repeats the last one.
+    Same,
+    Old,
+    /// Nothing that could be true.
+    None,
+}
+
+/// Where a segment without payload lies.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Empty {
+    /// Ahead of `rx_next`, within the window.
+    Ahead,
+    Elsewhere,
+}
+
 impl Connection {
     /// What a packet without new bytes sees.
     #[inline(always)]
@@ -167,9 +192,61 @@ impl Connection {
         (outcome.tail, outcome.head) = (self.tail, self.head);
     }
 
-    /// Takes a segment's bytes. Returns whether they are new and can be kept.
+    /// What a packet that leaves acknowledges and advertises.
     #[inline(always)]
-    fn reassemble(&mut self, packet: &Packet, outcome: &mut Outcome) -> bool {
+    fn advertise(&self, outcome: &mut Outcome) {
+        outcome.landed = self.landed;
+        outcome.avail = self.landed_edge.wrapping_sub(self.landed);
+    }
+
+    /// Takes a segment.
+    #[inline(always)]
+    fn receive(&mut self, packet: &Packet, outcome: &mut Outcome) {
+        let is_plausible =
+            behind(packet.seq, self.landed_edge) <= 0 && behind(packet.bound, self.landed) >= 0;
+        let (mut una, mut flight) = (0, 0);
+        let (mut news, mut is_unsent) = (News::None, false);
+        if is_plausible {
+            (una, flight) = (self.una, self.sent.wrapping_sub(self.una));
+            let is_beyond = behind(packet.ack, self.sent) > 0;
+            news = match behind(packet.ack, self.una) {
+                _ if is_beyond => News::None,
+                1.. => News::New,
+                0 => News::Same,
+                _ => News::Old,
+            };
+            is_unsent = is_beyond && behind(packet.ack, self.una) > 0;
+            if news == News::New {
+                self.una = packet.ack;
+                outcome.distance = packet.ack.wrapping_sub(una);
+            }
+        }
+        let is_ancient = news != News::New && behind(packet.newest, una) < 0;
+        if is_unsent || is_ancient {
+            self.look(0, outcome);
+            (outcome.is_dropped, outcome.digest) = (true, DIGEST_CHALLENGE as u8);
+        } else {
+            self.place(packet, outcome);
+        }
+        self.acknowledge(packet, news, flight, outcome);
+    }
+
+    /// Takes a segment's bytes, or says why not.
+    #[inline(always)]
+    fn place(&mut self, packet: &Packet, outcome: &mut Outcome) {
+        let (joins, empty) = self.reassemble(packet, outcome);
+        outcome.is_placed = joins;
+        outcome.is_dropped = !joins;
+        if joins || outcome.class == OUT_OF_ORDER || packet.has_payload == 1 {
+            outcome.mirror = PSEUDO_SESSION as u8;
+        } else if outcome.class != PURE && empty == Empty::Elsewhere {
+            outcome.digest = DIGEST_CHALLENGE as u8;
+        }
+    }
+
+    /// Advances the stream. Returns whether the segment's bytes are new and can be kept, and where it lies if it has none.
+    #[inline(always)]
+    fn reassemble(&mut self, packet: &Packet, outcome: &mut Outcome) -> (bool, Empty) {
         let old = self.next;
         let starts = behind(packet.seq, old);
         let is_new = behind(packet.end, old) > 0;
@@ -182,16 +259,15 @@ impl Connection {
             self.head = self.head.saturating_sub(ahead);
             self.look(packet.end, outcome);
             outcome.class = IN_ORDER;
-            outcome.avail = self.edge.wrapping_sub(packet.end);
-            return true;
+            return (true, Empty::Elsewhere);
         }
-        outcome.avail = self.edge.wrapping_sub(old);
-        if !(is_within && is_new) {
+        if !(is_within && is_new && packet.has_payload == 1) {
             self.look(old, outcome);
-            if is_within && starts == 0 {
+            if is_within && !is_new && starts == 0 {
                 outcome.class = PURE;
             }
-            return false;
+            let is_ahead = is_within && is_new;
+            return (false, if is_ahead { Empty::Ahead } else { Empty::Elsewhere });
         }
         let start = packet.seq.wrapping_sub(old);
         let joins = if self.tail == 0 {
@@ -210,57 +286,63 @@ impl Connection {
         self.look(old, outcome);
         outcome.class = OUT_OF_ORDER;
         outcome.start = start;
-        joins
+        (joins, Empty::Elsewhere)
     }
 
-    /// Takes a segment's acknowledgement and window.
+    /// Takes a segment's window, and counts.
     #[inline(always)]
-    fn acknowledge(&mut self, packet: &Packet, outcome: &mut Outcome) {
-        let news = behind(packet.ack, self.una);
-        if news > 0 {
-            let acked = packet.ack.wrapping_sub(self.una);
-            self.una = packet.ack;
+    fn acknowledge(&mut self, packet: &Packet, news: News, flight: u32, outcome: &mut Outcome) {
+        let acked = outcome.distance;
+        let mut is_steady = false;
+        if news == News::Old {
+            return;
+        }
+        if outcome.class == IN_ORDER || outcome.class == PURE {
+            is_steady = self.remote_avail == packet.window && packet.window != 0;
+            self.remote_avail = packet.window;
+            outcome.remote = self.remote_avail;
+        } else if news == News::New {
+            self.remote_avail = self.remote_avail.saturating_sub(acked);
+            outcome.remote = self.remote_avail;
+        }
+        if news == News::New {
             self.dupacks = 0;
-            outcome.distance = acked;
-            if acked > self.tx_avail {
-                outcome.digest = DIGEST_UNSENT as u8;
-            }
-            self.tx_avail = self.tx_avail.saturating_sub(acked);
+            self.credits = self.credits.wrapping_add(acked);
             self.acked_bytes = self.acked_bytes.saturating_add(acked);
             if packet.is_marked == 1 {
                 self.marked_bytes = self.marked_bytes.saturating_add(acked);
             }
-        } else if news == 0 && packet.has_payload == 0 {
+        } else if news == News::Same && flight != 0 && packet.has_payload & 1 == 0 && is_steady {
             self.dupacks = self.dupacks.saturating_add(1);
             outcome.dupacks = self.dupacks;
             if self.dupacks == DUP_THRESH {
-                self.credits = self.credits.min(packet.half);
+                self.credits = 0;
                 self.fast_retransmits = self.fast_retransmits.saturating_add(1);
                 outcome.digest = DIGEST_FAST_RETRANSMIT as u8;
             }
-        }
-        if news >= 0 && (outcome.class == IN_ORDER || outcome.class == PURE) {
-            self.remote_avail = packet.window;
-        } else {
-            self.remote_avail = self.remote_avail.saturating_sub(outcome.distance);
         }
     }
 
     /// Takes bytes that a host sends.
     #[inline(always)]
     fn transmit(&mut self, packet: &Packet, outcome: &mut Outcome) {
-        outcome.old = self.next;
-        outcome.avail = self.edge.wrapping_sub(self.next);
-        self.look(self.next, outcome);
-        let end = packet.end.wrapping_sub(self.una);
-        outcome.distance = end;
-        if behind(packet.seq, self.una) < 0 {
-            outcome.is_dropped = true;
+        self.advertise(outcome);
+        self.look(0, outcome);
+        let una = self.una;
+        if behind(packet.ack, una) >= 0 && behind(packet.end, self.sent) > 0 {
+            self.sent = packet.end;
+        }
+        outcome.distance = packet.end.wrapping_sub(una);
+        if packet.has_payload != 1 {
             return;
         }
-        self.tx_avail = self.tx_avail.max(end);
-        outcome.is_dropped = self.credits == 0 || end > self.remote_avail;
-        self.credits = self.credits.saturating_sub(packet.length);
+        let has_room = outcome.distance <= self.remote_avail;
+        let has_credits = i64::from(packet.length as i32) <= i64::from(self.credits as i32);
+        let is_sent = behind(packet.seq, una) >= 0 && has_room && has_credits;
+        outcome.is_dropped = !is_sent;
+        if is_sent {
+            self.credits = self.credits.wrapping_sub(packet.length);
+        }
     }
 
     /// Takes what SYNC writes, and reads what it asks for.
@@ -268,7 +350,11 @@ impl Connection {
     fn sync(&mut self, packet: &Packet, outcome: &mut Outcome) {
         self.look(0, outcome);
         match packet.target {
-            ROOM => self.edge = self.edge.wrapping_add(packet.end),
+            ROOM => {
+                self.landed_edge = self.landed_edge.wrapping_add(packet.bound);
+                self.edge = self.edge.wrapping_add(packet.end);
+                self.advertise(outcome);
+            }
             CREDITS => self.credits = self.credits.wrapping_add(packet.length),
             STATISTICS => {
                 outcome.distance = std::mem::take(&mut self.acked_bytes);

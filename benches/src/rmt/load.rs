@@ -17,10 +17,14 @@ pub fn start(connections: u32, random: &mut Pcg64Mcg) -> Hand {
     let mut hand = Hand::default();
     for connection in &mut hand.connections[..connections as usize] {
         let next: u32 = random.random();
+        let (edge, una) = (next.wrapping_add(GRANT), random.random());
         *connection = Connection {
+            landed: next,
+            landed_edge: edge,
             next,
-            edge: next.wrapping_add(GRANT),
-            una: random.random(),
+            edge,
+            una,
+            sent: una,
             credits: GRANT,
             remote_avail: GRANT,
             ..Connection::default()
@@ -57,6 +61,7 @@ fn next(of: &Connection, random: &mut Pcg64Mcg) -> Packet {
         target: target as u8,
         length: amount,
         end: amount,
+        bound: amount,
         ..Packet::default()
     };
     if of.edge.wrapping_sub(of.next) < 8 * MSS {
@@ -65,7 +70,7 @@ fn next(of: &Connection, random: &mut Pcg64Mcg) -> Packet {
     if of.credits < 2 * MSS {
         return sync(sync::CREDITS, GRANT);
     }
-    let acked = if random.random() { MSS.min(of.tx_avail) } else { 0 };
+    let acked = if random.random() { MSS.min(of.sent.wrapping_sub(of.una)) } else { 0 };
     let received = |seq: u32, length: u32, acked: u32| Packet {
         kind: kind::RECEIVE as u8,
         has_payload: u8::from(length > 0),
@@ -73,9 +78,10 @@ fn next(of: &Connection, random: &mut Pcg64Mcg) -> Packet {
         seq,
         length,
         end: seq.wrapping_add(length),
+        bound: seq.wrapping_add(GRANT),
         ack: of.una.wrapping_add(acked),
+        newest: of.una.wrapping_add(acked).wrapping_add(GRANT),
         window: GRANT,
-        half: GRANT / 2,
         ..Packet::default()
     };
     match random.random_range(0..100) {
@@ -84,9 +90,9 @@ fn next(of: &Connection, random: &mut Pcg64Mcg) -> Packet {
         58..63 => received(of.next.wrapping_sub(random.random_range(1..4) * MSS), MSS, acked),
         63..78 => received(of.next, 0, acked),
         78..98 => {
-            let seq = of.una.wrapping_add(of.tx_avail);
-            let kind = kind::TRANSMIT as u8;
-            Packet { kind, seq, length: MSS, end: seq.wrapping_add(MSS), ..Packet::default() }
+            let (seq, kind) = (of.sent, kind::TRANSMIT as u8);
+            let end = seq.wrapping_add(MSS);
+            Packet { kind, has_payload: 1, seq, length: MSS, end, ack: seq, ..Packet::default() }
         }
         _ => sync(sync::STATISTICS, 0),
     }
@@ -103,14 +109,18 @@ pub fn registers(random: &mut Pcg64Mcg) -> Connection {
         1 => 0,
         _ => random.random_range(0..20),
     };
-    let next = at(random);
+    let (next, una) = (at(random), at(random));
+    let edge = next.wrapping_add(small(random));
+    let near = [0, 0, 0, 1, 2][random.random_range(0..5)];
     Connection {
+        landed: next.wrapping_sub(near),
+        landed_edge: edge.wrapping_sub(near),
         next,
-        edge: next.wrapping_add(small(random)),
+        edge,
         tail: small(random),
         head: small(random),
-        una: at(random),
-        tx_avail: small(random),
+        una,
+        sent: una.wrapping_add(small(random)),
         credits: small(random),
         remote_avail: small(random),
         acked_bytes: small(random),
@@ -132,7 +142,7 @@ pub fn random(hand: &Hand, connections: u32, random: &mut Pcg64Mcg) -> Packet {
     };
     let offsets = [0, of.tail, of.head, of.edge.wrapping_sub(of.next)];
     let at = |random: &mut Pcg64Mcg| of.next.wrapping_add(offsets[random.random_range(0..4)]);
-    let sent = [of.una, of.una.wrapping_add(of.tx_avail)][random.random_range(0..2)];
+    let sent = [of.una, of.sent][random.random_range(0..2)];
     let kind =
         if random.random_range(0..50) == 0 { random.random() } else { random.random_range(1..5) };
     let is_sent = u32::from(kind) == kind::TRANSMIT;
@@ -160,9 +170,10 @@ pub fn random(hand: &Hand, connections: u32, random: &mut Pcg64Mcg) -> Packet {
         seq: near(seq, random),
         length: small(random),
         end: near(end, random),
+        bound: near(of.landed, random),
         ack: near(sent, random),
+        newest: near(sent, random),
         window: small(random),
-        half: small(random),
     }
 }
 
@@ -176,6 +187,7 @@ pub fn pseudo(packet: &Packet, outcome: &Outcome) -> Option<Packet> {
         seq: outcome.next,
         length: outcome.merged,
         end: outcome.merge_end,
+        bound: outcome.merge_end,
         ..Packet::default()
     })
 }

@@ -150,10 +150,11 @@ fn parsed(packet: &Packet) -> Phv {
     phv.set(field::END, packet.end);
     phv.set(field::HAS_PAYLOAD, packet.has_payload.into());
     phv.set(field::ACK, packet.ack);
+    phv.set(field::BOUND, packet.bound);
+    phv.set(field::NEWEST, packet.newest);
     phv.set(field::WINDOW, packet.window);
     phv.set(field::FLAGS, if packet.is_marked == 1 { 0x40 } else { 0 });
     phv.set(field::TARGET, packet.target.into());
-    phv.set(field::HALF, packet.half);
     phv
 }
 
@@ -170,6 +171,7 @@ fn outcome(verdict: Verdict, phv: &Phv) -> Outcome {
         old: phv.get(field::OLD),
         start: phv.get(field::START),
         next: phv.get(field::NEXT),
+        landed: phv.get(field::LANDED),
         avail: phv.get(field::AVAIL),
         tail: phv.get(field::TAIL),
         head: phv.get(field::HEAD),
@@ -177,17 +179,18 @@ fn outcome(verdict: Verdict, phv: &Phv) -> Outcome {
         merge_end: phv.get(field::MERGE_END),
         psn: phv.get(field::PSN),
         distance: phv.get(field::DISTANCE),
+        remote: phv.get(field::REMOTE),
         length: phv.get(field::LENGTH),
     }
 }
 
 fn write(state: &mut State, connection: u16, of: &Connection) {
     for (register, value) in [
+        (field::RX_LANDED, [of.landed, of.landed_edge]),
         (field::RX_WINDOW, [of.next, of.edge]),
         (field::RX_OOO_TAIL, [of.tail, 0]),
         (field::RX_OOO_HEAD, [of.head, 0]),
-        (field::TX_NEXT_ACK, [of.una, 0]),
-        (field::TX_AVAIL, [of.tx_avail, 0]),
+        (field::TX_WINDOW, [of.una, of.sent]),
         (field::TX_CREDITS, [of.credits, 0]),
         (field::TX_REMOTE_AVAIL, [of.remote_avail, 0]),
         (field::ACKED_BYTES, [of.acked_bytes, 0]),
@@ -203,13 +206,17 @@ fn read(state: &State, connection: u16) -> Connection {
     let pair = |register| state.read(register, connection.into()).expect("the connection exists");
     let word = |register| pair(register)[0];
     let [next, edge] = pair(field::RX_WINDOW);
+    let [landed, landed_edge] = pair(field::RX_LANDED);
+    let [una, sent] = pair(field::TX_WINDOW);
     Connection {
+        landed,
+        landed_edge,
         next,
         edge,
         tail: word(field::RX_OOO_TAIL),
         head: word(field::RX_OOO_HEAD),
-        una: word(field::TX_NEXT_ACK),
-        tx_avail: word(field::TX_AVAIL),
+        una,
+        sent,
         credits: word(field::TX_CREDITS),
         remote_avail: word(field::TX_REMOTE_AVAIL),
         acked_bytes: word(field::ACKED_BYTES),

@@ -52,7 +52,7 @@ wave_rmt::fields! {
     END = end: 32,
     /// 1 if there is payload.
     HAS_PAYLOAD = has_payload: 8,
-    /// The acknowledged sequence number.
+    /// The acknowledged sequence number; for bytes to send that of the first, too.
     ACK = ack: 32,
     /// The peer's window in bytes.
     WINDOW = window: 32,
@@ -60,6 +60,16 @@ wave_rmt::fields! {
     TARGET = target: 8,
     /// Most credits after a fast retransmission.
     HALF = half: 32,
+    /// The sequence number of the first byte plus the most bytes that it may lie behind; for a pseudo segment its end, for SYNC bytes of
+    /// room.
+    BOUND = bound: 32,
+    /// The acknowledged sequence number plus the most bytes that it may lie behind.
+    NEWEST = newest: 32,
+
+    /// Sequence number up to which all bytes are in the host's memory: what is acknowledged.
+    LANDED = landed: 32,
+    /// Whether the segment starts near the window: result of the comparators at `rx_landed`.
+    PLAUSIBLE = plausible: 16,
 
     /// `rx_next` before this packet.
     OLD = old: 32,
@@ -100,8 +110,16 @@ wave_rmt::fields! {
 
     /// `tx_next_ack` before this packet.
     UNA = una: 32,
-    /// Where the acknowledgement lies: result of the comparators at `tx_next_ack`.
+    /// Where the acknowledgement lies: result of the comparators at `tx_next_ack` or `tx_window`.
     NEWS = news: 16,
+    /// Sequence number after the last byte that was sent, before this packet.
+    SENT = sent: 32,
+    /// Bytes that are sent and not acknowledged.
+    FLIGHT = flight: 32,
+    /// Negative: the acknowledgement is too old, or of bytes that were never sent.
+    AGE = age: 32,
+    /// Bytes that are newly acknowledged.
+    ACKED = acked: 32,
     /// Offset of the first byte to send from `tx_next_ack`; negative if it is acknowledged already.
     SENT_START = sent_start: 32,
     /// Distance from `tx_next_ack`: the bytes that an acknowledgement acknowledges, or the end of bytes to send.
@@ -116,6 +134,10 @@ wave_rmt::fields! {
     PAID = paid: 16,
     /// Whether the peer's window has room: result of the comparator at `tx_remote_avail`.
     ROOM = room: 16,
+    /// The peer's window behind `tx_next_ack`, after this packet.
+    REMOTE = remote: 32,
+    /// Whether the peer's window is the same as before, and not closed: result of the comparators at `tx_remote_avail`.
+    STEADY = steady: 16,
 
     /// Always [`PSEUDO`](super::kind::PSEUDO) in a packet that is mirrored.
     PSEUDO_KIND = pseudo_kind: 8,
@@ -158,4 +180,8 @@ wave_rmt::registers! {
     CONTEXT_PSN = Register { name: "context_psn", bits: 32, is_pair: false, entries: super::CONTEXTS },
     /// Sequence number of the next byte in order (low), and right edge of the window (high).
     RX_WINDOW = Register { name: "rx_window", bits: 32, is_pair: true, entries: super::CONNECTIONS },
+    /// Sequence number up to which all bytes are in the host's memory (low), and right edge of the window (high).
+    RX_LANDED = Register { name: "rx_landed", bits: 32, is_pair: true, entries: super::CONNECTIONS },
+    /// Sequence number of the first byte that is not acknowledged (low), and after the last byte that was sent (high).
+    TX_WINDOW = Register { name: "tx_window", bits: 32, is_pair: true, entries: super::CONNECTIONS },
 }

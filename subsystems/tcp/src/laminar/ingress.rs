@@ -21,9 +21,10 @@ use wave_rmt::table::{Function, Lookup, TernaryEntry};
 use wave_rmt::{Action, Field, Gateway, Match, Op, Row, Source, Table, Then};
 
 use super::fields::{
-    ACK, CONNECTION, CONTEXT, DESTINATION, DIGEST, DROP, ECHO, END, ETHER_TYPE, FLAGS, FOREIGN,
-    FRAGMENT, FROM_HOST, HALF, HAS_PAYLOAD, IS_KNOWN, KIND, LENGTH, OFFSET, OPTIONS, PORTS,
-    POSITION, PROTOCOL, RAW_WINDOW, SEQ, SOURCE, TARGET, TIMESTAMP, TOTAL_LENGTH, VERSION, WINDOW,
+    ACK, BOUND, CONNECTION, CONTEXT, DESTINATION, DIGEST, DROP, ECHO, END, ETHER_TYPE, FLAGS,
+    FOREIGN, FRAGMENT, FROM_HOST, HALF, HAS_PAYLOAD, IS_KNOWN, KIND, LENGTH, OFFSET, OPTIONS,
+    PORTS, POSITION, PROTOCOL, RAW_WINDOW, SEQ, SOURCE, TARGET, TIMESTAMP, TOTAL_LENGTH, VERSION,
+    WINDOW,
 };
 use super::receive::is;
 use super::transmit::sync;
@@ -99,6 +100,7 @@ pub const PARSER: &[ParserState<'static>] = &[
             extract(CONNECTION, 32),
             extract(POSITION, 64),
             extract(LENGTH, 96),
+            extract(BOUND, 96),
         ],
         advance: 16,
         next: Select { cases: &[], otherwise: Next::Accept },

@@ -10,7 +10,9 @@
 
 pub mod explore;
 pub mod fields;
+mod flight;
 pub mod ingress;
+mod landed;
 pub mod planted;
 pub mod receive;
 pub mod trace;
@@ -52,29 +54,53 @@ pub const DIGEST_UNSENT: u32 = 2;
 pub const DIGEST_FAST_RETRANSMIT: u32 = 3;
 /// Digest: a segment for the slow path.
 pub const DIGEST_SLOW_PATH: u32 = 4;
+/// Digest: a segment that had no effect, which asks for an acknowledgement (RFC 5961).
+pub const DIGEST_CHALLENGE: u32 = 5;
 
 /// The pipeline.
 pub const LAMINAR: Pipeline<'static> = Pipeline {
     name: "laminar",
+    ingress: &[
+        ingress::LOOKUP,
+        ingress::OWNER,
+        ingress::SEGMENT,
+        flight::PEER,
+        flight::STREAM,
+        ingress::ADMIT,
+        ingress::ENDS,
+    ],
     egress: &[
+        landed::BEGIN,
+        flight::BEGIN,
+        landed::ADVERTISE,
+        flight::PROGRESS,
         window::WINDOW,
-        transmit::NEXT_ACK,
         window::ORDER,
-        transmit::PROGRESS,
         window::TAIL,
-        transmit::DUPACKS,
         receive::HEAD,
-        transmit::AVAIL,
-        transmit::CREDITS,
-        transmit::REMOTE,
+        flight::REMOTE,
+        flight::DUPACKS,
+        flight::CREDITS,
         receive::MERGE,
         window::VERDICT,
-        transmit::VERDICT,
+        flight::VERDICT,
         receive::CONTEXT,
         transmit::ACKED_BYTES,
         transmit::MARKED_BYTES,
         transmit::FAST_RETRANSMITS,
     ],
+    mirrors: &[Mirror {
+        name: "pseudo",
+        carries: &[
+            (PSEUDO_KIND, KIND),
+            (CONNECTION, CONNECTION),
+            (CONTEXT, CONTEXT),
+            (NEXT, SEQ),
+            (MERGED, LENGTH),
+            (MERGE_END, END),
+            (MERGE_END, BOUND),
+        ],
+    }],
     ..THESIS
 };
 
@@ -164,7 +190,7 @@ pub fn reassembly<const WORD: u8>(
     [next, avail, read(RX_OOO_TAIL)[0], read(RX_OOO_HEAD)[0]]
 }
 
-/// Writes the registers of reassembly of a connection, in either pipeline.
+/// Writes the registers of reassembly of a connection, in either pipeline. All bytes before `rx_next` have landed.
 ///
 /// # Errors
 /// There is no such connection.
@@ -178,10 +204,53 @@ pub fn set_reassembly<const WORD: u8>(
         state.write(RX_NEXT, connection, [next, 0])?;
         state.write(RX_AVAIL, connection, [avail, 0])?;
     } else {
-        state.write(RX_WINDOW, connection, [next, next.wrapping_add(avail)])?;
+        let edge = next.wrapping_add(avail);
+        state.write(RX_WINDOW, connection, [next, edge])?;
+        state.write(RX_LANDED, connection, [next, edge])?;
     }
     state.write(RX_OOO_TAIL, connection, [tail, 0])?;
     state.write(RX_OOO_HEAD, connection, [head, 0])
+}
+
+/// The registers of transmission: the first number that is not acknowledged, the distance from there to the end of what was sent, duplicate
+/// acknowledgements, send credits, and the peer's window behind the first number.
+pub type Transmission = [u32; 5];
+
+/// The registers of transmission of a connection, in either pipeline.
+pub fn transmission<const WORD: u8>(
+    pipeline: &Pipeline<'_>,
+    state: &State<WORD>,
+    connection: u32,
+) -> Transmission {
+    let read = |register| state.read(register, connection).unwrap_or_default();
+    let [una, avail] = if is_thesis(pipeline) {
+        [read(TX_NEXT_ACK)[0], read(TX_AVAIL)[0]]
+    } else {
+        let [una, sent] = read(TX_WINDOW);
+        [una, sent.wrapping_sub(una) & word::<WORD>()]
+    };
+    [una, avail, read(TX_DUPACKS)[0], read(TX_CREDITS)[0], read(TX_REMOTE_AVAIL)[0]]
+}
+
+/// Writes the registers of transmission of a connection, in either pipeline.
+///
+/// # Errors
+/// There is no such connection.
+pub fn set_transmission<const WORD: u8>(
+    pipeline: &Pipeline<'_>,
+    state: &mut State<WORD>,
+    connection: u32,
+    [una, avail, dupacks, credits, remote]: Transmission,
+) -> Result<(), Refused> {
+    if is_thesis(pipeline) {
+        state.write(TX_NEXT_ACK, connection, [una, 0])?;
+        state.write(TX_AVAIL, connection, [avail, 0])?;
+    } else {
+        state.write(TX_WINDOW, connection, [una, una.wrapping_add(avail)])?;
+    }
+    state.write(TX_DUPACKS, connection, [dupacks, 0])?;
+    state.write(TX_CREDITS, connection, [credits, 0])?;
+    state.write(TX_REMOTE_AVAIL, connection, [remote, 0])
 }
 
 /// Whether a pipeline keeps `rx_next` and `rx_avail` apart.

@@ -96,11 +96,7 @@ pub const PLANTED: &[Planted] = &[
         name: "jump",
         about: "a segment out of order moves rx_next",
         pipeline: with_table!(Table {
-            actions: &[
-                running(window::WINDOW.actions[0], &JUMP),
-                window::WINDOW.actions[1],
-                window::WINDOW.actions[2],
-            ],
+            actions: &[running(window::WINDOW.actions[0], &JUMP), window::WINDOW.actions[1],],
             ..window::WINDOW
         }),
         first: 0,
@@ -109,11 +105,7 @@ pub const PLANTED: &[Planted] = &[
         name: "signed",
         about: "sequence numbers are compared as signed numbers",
         pipeline: with_table!(Table {
-            actions: &[
-                running(window::WINDOW.actions[0], &SIGNED),
-                window::WINDOW.actions[1],
-                window::WINDOW.actions[2],
-            ],
+            actions: &[running(window::WINDOW.actions[0], &SIGNED), window::WINDOW.actions[1],],
             ..window::WINDOW
         }),
         first: 13,
@@ -162,6 +154,7 @@ pub const PLANTED: &[Planted] = &[
                 window::VERDICT.actions[0],
                 Action { ops: &[REFUSE.ops[0]], ..REFUSE },
                 window::VERDICT.actions[2],
+                window::VERDICT.actions[3],
             ],
             ..window::VERDICT
         }),

@@ -15,7 +15,7 @@ use super::*;
 
 #[test]
 fn pipelines_fit_tofino_2_and_not_tofino_1() {
-    for (pipeline, stages, alus) in [(&THESIS, 7, 13), (&LAMINAR, 6, 12)] {
+    for (pipeline, stages, alus) in [(&THESIS, 7, 13), (&LAMINAR, 9, 12)] {
         let placement = place(pipeline, &TOFINO2);
         assert_eq!(placement.violations, []);
         assert_eq!((placement.stages.len(), placement.total().stateful_alus), (stages, alus));
@@ -70,8 +70,9 @@ fn scripts_are_read_and_refused_by_line() {
 #[test]
 fn no_order_of_packets_breaks_reassembly() {
     // Across the wrap of sequence numbers, and across the wrap of their sign.
-    for first in [0, 28, 13] {
-        let explored = explore(&LAMINAR, Settings { first, ..Settings::default() });
+    for (first, pseudo, copies) in [(0, 2, 1), (28, 1, 2), (13, 1, 1)] {
+        let small = Settings { bytes: 6, window: 5, ..Settings::default() };
+        let explored = explore(&LAMINAR, Settings { first, pseudo, copies, ..small });
         assert_eq!(explored.counterexample, None);
         assert_eq!(explored.uncovered, [""; 0]);
         assert!(explored.states > 2_000, "{}", explored.states);
@@ -107,9 +108,7 @@ fn machine() -> Specialised<Laminar> {
     state.set(Gress::Ingress, ingress::PEER_TABLE, 5, Some(entry(7, 3))).unwrap();
     state.set(Gress::Ingress, ingress::STREAM_TABLE, 5, Some(entry(0, 9000))).unwrap();
     set_reassembly(&LAMINAR, state, 5, [1000, 10_000, 0, 0]).unwrap();
-    state.write(TX_NEXT_ACK, 5, [9000, 0]).unwrap();
-    state.write(TX_CREDITS, 5, [3000, 0]).unwrap();
-    state.write(TX_REMOTE_AVAIL, 5, [4000, 0]).unwrap();
+    set_transmission(&LAMINAR, state, 5, [9000, 0, 0, 3000, 4000]).unwrap();
     machine
 }
 
@@ -160,7 +159,7 @@ fn frames_reach_their_connection() {
     let (phv, verdict) = pass(&mut machine, &frame(1000, 9000, 500, |_| ()));
     assert_eq!((verdict.is_dropped, verdict.mirror), (false, PSEUDO_SESSION));
     assert_eq!((phv.get(CONNECTION), phv.get(CONTEXT), phv.get(LENGTH)), (5, 3, 500));
-    assert_eq!((phv.get(NEXT), phv.get(AVAIL), phv.get(IS_PLACED)), (1500, 9500, 1));
+    assert_eq!((phv.get(NEXT), phv.get(IS_PLACED)), (1500, 1));
     assert_eq!(phv.get(WINDOW), 100 << 7);
     assert_eq!(reassembly(&LAMINAR, &machine.state, 5), [1500, 9500, 0, 0]);
     // With timestamps, as Linux sends them.
@@ -171,6 +170,42 @@ fn frames_reach_their_connection() {
     let (phv, _) = pass(&mut machine, &frame(1500, 9000, 100, stamped));
     assert_eq!((phv.get(LENGTH), phv.get(TIMESTAMP), phv.get(ECHO)), (100, 11, 22));
     assert_eq!(phv.get(NEXT), 1600);
+}
+
+#[test]
+fn bytes_are_acknowledged_once_their_copy_is_done() {
+    let mut machine = machine();
+    let send = host(kind::TRANSMIT, 0, 3, 5, [0, 100]);
+    let (phv, verdict) = pass(&mut machine, &frame(1000, 9000, 500, |_| ()));
+    let mut pseudo = LAMINAR.mirrored(verdict.mirror, &phv).unwrap();
+    // While the copy is under way, a segment to send acknowledges nothing new.
+    let (phv, _) = pass_from(&mut machine, &send, 1);
+    assert_eq!((phv.get(LANDED), phv.get(AVAIL)), (1000, 10_000));
+    machine.pass(Gress::Egress, &mut pseudo);
+    assert_eq!((pseudo.get(LANDED), pseudo.get(AVAIL)), (1500, 9_500));
+    let (phv, _) = pass_from(&mut machine, &host(kind::TRANSMIT, 0, 3, 5, [100, 100]), 1);
+    assert_eq!((phv.get(LANDED), phv.get(AVAIL)), (1500, 9_500));
+}
+
+#[test]
+fn segments_without_effect_ask_for_an_acknowledgement() {
+    let mut machine = machine();
+    let before = machine.state.clone();
+    for (seq, ack, bytes) in [
+        (1000, 9001, 10),              // never sent
+        (1000, 9000 - 1501, 10),       // too old
+        (999, 9000, 0),                // a keep-alive probe
+        (11_001, 9000, 0),             // beyond the window
+        (1000, 9000 + (1 << 31), 100), // as far away as can be
+    ] {
+        let (_, verdict) = pass(&mut machine, &frame(seq, ack, bytes, |_| ()));
+        let found = (verdict.is_dropped, verdict.mirror, verdict.digest);
+        assert_eq!(found, (true, 0, DIGEST_CHALLENGE), "{seq} {ack} {bytes}");
+        assert_eq!(machine.state, before);
+    }
+    // After a lost segment of the peer, its acknowledgements are ahead of rx_next.
+    let (_, verdict) = pass(&mut machine, &frame(1500, 9000, 0, |_| ()));
+    assert_eq!((verdict.digest, machine.state.read(RX_OOO_TAIL, 5)), (0, Some([0, 0])));
 }
 
 #[test]
@@ -202,11 +237,12 @@ fn hosts_send_within_credits_and_window_and_on_their_own_connections() {
     let mut machine = machine();
     let send = |position, length| host(kind::TRANSMIT, 0, 3, 5, [position, length]);
     let (phv, verdict) = pass_from(&mut machine, &send(0, 1000), 1);
-    assert_eq!((verdict.is_dropped, phv.get(SEQ), phv.get(NEXT)), (false, 9000, 1000));
-    // 2,000 credits are left; the last bytes spend more than there are, and then nothing is.
+    assert_eq!((verdict.is_dropped, phv.get(SEQ), phv.get(LANDED)), (false, 9000, 1000));
+    // 2,000 credits are left.
     assert!(!pass_from(&mut machine, &send(1000, 1500), 1).1.is_dropped);
-    assert!(!pass_from(&mut machine, &send(2500, 1000), 1).1.is_dropped);
-    assert!(pass_from(&mut machine, &send(3500, 100), 1).1.is_dropped, "no credits");
+    assert!(pass_from(&mut machine, &send(2500, 1000), 1).1.is_dropped, "more than the credits");
+    assert!(!pass_from(&mut machine, &send(2500, 500), 1).1.is_dropped);
+    assert!(pass_from(&mut machine, &send(3000, 100), 1).1.is_dropped, "no credits");
     let credits = |phv: Phv| {
         phv.with(KIND, kind::SYNC).with(TARGET, transmit::sync::CREDITS).with(CONNECTION, 5)
     };
@@ -214,7 +250,7 @@ fn hosts_send_within_credits_and_window_and_on_their_own_connections() {
     assert!(pass_from(&mut machine, &send(3500, 1000), 1).1.is_dropped, "beyond the peer's window");
     // An acknowledgement makes room, and counts.
     let (phv, _) = pass(&mut machine, &frame(1000, 10_000, 0, |_| ()));
-    assert_eq!(phv.get(DISTANCE), 1000);
+    assert_eq!(phv.get(ACKED), 1000);
     assert!(!pass_from(&mut machine, &send(3500, 1000), 1).1.is_dropped);
     assert!(pass_from(&mut machine, &send(0, 500), 1).1.is_dropped, "acknowledged already");
     for foreign in [
@@ -244,13 +280,19 @@ fn hosts_send_within_credits_and_window_and_on_their_own_connections() {
 fn third_duplicate_acknowledgement_asks_for_a_retransmission_once() {
     let mut machine = machine();
     pass_from(&mut machine, &host(kind::TRANSMIT, 0, 3, 5, [0, 1000]), 1);
-    let duplicate = frame(1000, 9000, 0, |_| ());
-    let digests: Vec<_> = (0..5).map(|_| pass(&mut machine, &duplicate).1.digest).collect();
+    let with_window = |window| frame(1000, 9000, 0, |tcp| tcp.window_size = window);
+    // Updates of the window, and answers to probes of a closed one, are no duplicates.
+    for window in [40, 50, 60, 0, 0, 0, 0, 50] {
+        assert_eq!(pass(&mut machine, &with_window(window)).1.digest, 0);
+    }
+    let digests: Vec<_> = (0..5).map(|_| pass(&mut machine, &with_window(50)).1.digest).collect();
     assert_eq!(digests, [0, 0, DIGEST_FAST_RETRANSMIT, 0, 0]);
     assert_eq!(machine.state.read(FAST_RETRANSMITS, 5), Some([1, 0]));
-    assert_eq!(machine.state.read(TX_CREDITS, 5), Some([1500, 0]), "half of what was granted");
-    let (_, verdict) = pass(&mut machine, &frame(1000, 20_000, 0, |_| ()));
-    assert_eq!(verdict.digest, DIGEST_UNSENT);
+    assert_eq!(machine.state.read(TX_CREDITS, 5), Some([0, 0]), "until the control plane knows");
+    // Nor are acknowledgements while nothing is outstanding.
+    pass(&mut machine, &frame(1000, 10_000, 0, |tcp| tcp.window_size = 50));
+    let idle = frame(1000, 10_000, 0, |tcp| tcp.window_size = 50);
+    assert!((0..5).all(|_| pass(&mut machine, &idle).1.digest == 0));
 }
 
 #[test]

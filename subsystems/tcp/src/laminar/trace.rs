@@ -9,7 +9,7 @@ use core::fmt;
 
 use wave_rmt::{Gress, Interpreter, Phv, Pipeline};
 
-use super::fields::{END, HAS_PAYLOAD, IS_PLACED, KIND, LENGTH, SEQ};
+use super::fields::{BOUND, END, HAS_PAYLOAD, IS_PLACED, KIND, LENGTH, SEQ};
 use super::{Reassembly, kind, reassembly, set_reassembly};
 
 /// A packet of a trace.
@@ -201,6 +201,7 @@ pub(super) fn segment<const WORD: u8>(seq: u32, length: u32) -> Phv<WORD> {
     Phv::default()
         .with(KIND, kind::RECEIVE)
         .with(SEQ, seq)
+        .with(BOUND, seq.wrapping_add(u32::MAX >> (32 - WORD) >> 2))
         .with(LENGTH, length)
         .with(END, seq.wrapping_add(length))
         .with(HAS_PAYLOAD, u32::from(length > 0))

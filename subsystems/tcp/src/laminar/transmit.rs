@@ -63,9 +63,9 @@ pub(super) const NEXT_ACK: Table<'static> = Table {
 };
 
 /// Result of an acknowledgement of new bytes.
-const IS_NEW: Match = result(NEWS, 1);
+pub(super) const IS_NEW: Match = result(NEWS, 1);
 /// Result of one that repeats the last.
-const IS_SAME: Match = result(NEWS, 2);
+pub(super) const IS_SAME: Match = result(NEWS, 2);
 
 /// Offsets from `tx_next_ack`.
 pub(super) const PROGRESS: Table<'static> = Table {
@@ -95,14 +95,14 @@ pub(super) const PROGRESS: Table<'static> = Table {
     ..TABLE
 };
 
-const COUNT: Instruction<'static> = Instruction {
+pub(super) const COUNT: Instruction<'static> = Instruction {
     name: "count",
     alus: &[Alu::low(Operation::AddSaturating, MEMORY, Operand::Constant(1))],
     outputs: &[Output::word(0, Origin::Alu(Word::Low))],
     ..Instruction::NOTHING
 };
 
-const CLEAR: Instruction<'static> = Instruction {
+pub(super) const CLEAR: Instruction<'static> = Instruction {
     name: "clear",
     alus: &[Alu::set(ZERO)],
     outputs: &[Output::word(0, Origin::Memory(Word::Low))],
@@ -288,6 +288,17 @@ pub(super) const REMOTE: Table<'static> = Table {
 
 const SENT: Match = is(KIND, kind::TRANSMIT);
 
+/// The bytes are not sent.
+pub(super) const DROP_BYTES: Action<'static> =
+    Action { name: "drop", access: None, ops: &[Op::set(DROP, Source::Constant(1))] };
+
+/// The control plane hears of a loss.
+pub(super) const FAST_RETRANSMIT: Action<'static> = Action {
+    name: "fast_retransmit",
+    access: None,
+    ops: &[Op::set(DIGEST, Source::Constant(DIGEST_FAST_RETRANSMIT))],
+};
+
 /// Whether bytes are sent, and what the control plane hears of an acknowledgement.
 pub(super) const VERDICT: Table<'static> = Table {
     name: "tx_verdict",
@@ -299,17 +310,13 @@ pub(super) const VERDICT: Table<'static> = Table {
         TernaryEntry { all: &[is(DUPACKS_SEEN, DUP_THRESH)], action: 2 },
     ]),
     actions: &[
-        Action { name: "drop", access: None, ops: &[Op::set(DROP, Source::Constant(1))] },
+        DROP_BYTES,
         Action {
             name: "unsent",
             access: None,
             ops: &[Op::set(DIGEST, Source::Constant(DIGEST_UNSENT))],
         },
-        Action {
-            name: "fast_retransmit",
-            access: None,
-            ops: &[Op::set(DIGEST, Source::Constant(DIGEST_FAST_RETRANSMIT))],
-        },
+        FAST_RETRANSMIT,
     ],
     ..TABLE
 };

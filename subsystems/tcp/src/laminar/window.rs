@@ -1,23 +1,24 @@
 //! Reassembly without an assumption: `rx_next` and the right edge of the window are one pair, so that a segment beyond the window
-//! changes nothing.
+//! changes nothing. The acknowledgement is looked at before: a segment whose acknowledgement is not honest changes nothing either.
 //!
 //! The thesis' rule for such a segment (5.3.1.2) moves `rx_next` first and sets it back later. Until then acknowledgements carry
-//! the moved number, and so acknowledge bytes that never came: [`explore`](super::explore) finds it. The pair takes one stateful ALU and
-//! one stage less (a test counts both).
+//! the moved number, and so acknowledge bytes that never came: [`explore`](super::explore) finds it. The pair takes one stateful ALU
+//! less.
 
-use wave_rmt::register::{Compare, Input, Kind, Operand, Operation, Origin, Relation, When, Word};
-use wave_rmt::table::{Function, Lookup, TernaryEntry};
-use wave_rmt::{Action, Alu, Gateway, Instruction, Op, Output, Row, Source, Table, Then};
+use wave_rmt::register::{Compare, Input, Kind, Origin, Relation, When, Word};
+use wave_rmt::table::{Lookup, TernaryEntry};
+use wave_rmt::{Action, Alu, Gateway, Instruction, Match, Op, Output, Row, Source, Table, Then};
 
 use super::fields as field;
 use super::fields::{
-    AVAIL, CLASS, EDGE, END, HAS_PAYLOAD, KIND, OLD, RX_WINDOW, SEQ, START, TARGET,
+    AGE, CLASS, DIGEST, DROP, END, HAS_PAYLOAD, KIND, OLD, RX_WINDOW, SEQ, START, TARGET,
 };
+use super::landed::GRANT;
 use super::receive::{
     EXTEND_TAIL, JOINED, NO_PAYLOAD, NOT_OPENED, PLACE, READ_TAIL, READS, RECEIVED, REFUSE, SECOND,
     SLIDE_TAIL, access, class, is, offset, result,
 };
-use super::{TABLE, kind};
+use super::{DIGEST_CHALLENGE, TABLE, kind};
 
 /// Moves `rx_next` to the segment's end if the segment has the next byte and ends within the window.
 pub(super) const ADVANCE: Instruction<'static> = Instruction {
@@ -31,39 +32,23 @@ pub(super) const ADVANCE: Instruction<'static> = Instruction {
     alus: &[
         Alu::set(SECOND).when(When::true_at(0).and(When::true_at(1)).and(When::true_at(3).not()))
     ],
-    outputs: &[
-        Output::word(0, Origin::Memory(Word::Low)),
-        Output::word(1, Origin::Memory(Word::High)),
-        Output::word(2, Origin::Result),
-    ],
+    outputs: &[Output::word(0, Origin::Memory(Word::Low)), Output::word(1, Origin::Result)],
 };
 
-const READ_BOTH: Instruction<'static> = Instruction {
-    name: "read",
-    outputs: &[
-        Output::word(0, Origin::Memory(Word::Low)),
-        Output::word(1, Origin::Memory(Word::High)),
-    ],
-    ..Instruction::NOTHING
-};
-
-const GRANT: Instruction<'static> = Instruction {
-    name: "grant",
-    alus: &[Alu::high(Operation::Add, Operand::Memory(Word::High), SECOND)],
-    ..Instruction::NOTHING
-};
+/// The segment's acknowledgement is not honest, so that its bytes count for nothing (RFC 5961, 5.2).
+pub(super) const IS_REFUSED: Match = Match::negative(AGE);
 
 /// `rx_window`.
 pub(super) const WINDOW: Table<'static> = Table {
     name: "rx_window",
     gateway: Gateway {
         rows: &[
+            Row { all: &[IS_REFUSED], then: Then::Skip },
             Row { all: &[is(KIND, kind::RECEIVE)], then: Then::Run(0) },
             Row { all: &[is(KIND, kind::PSEUDO)], then: Then::Run(0) },
-            Row { all: &[is(KIND, kind::TRANSMIT)], then: Then::Run(1) },
             Row {
                 all: &[is(KIND, kind::SYNC), is(TARGET, super::transmit::sync::ROOM)],
-                then: Then::Run(2),
+                then: Then::Run(1),
             },
         ],
         otherwise: Then::Skip,
@@ -72,16 +57,7 @@ pub(super) const WINDOW: Table<'static> = Table {
         Action {
             name: "advance",
             access: access(RX_WINDOW, &ADVANCE, [Some(SEQ), Some(END)]),
-            ops: &[
-                Op::set(OLD, Source::Output(0)),
-                Op::set(EDGE, Source::Output(1)),
-                Op::set(field::ORDER, Source::Output(2)),
-            ],
-        },
-        Action {
-            name: "read",
-            access: access(RX_WINDOW, &READ_BOTH, [None; 2]),
-            ops: &[Op::set(OLD, Source::Output(0)), Op::set(EDGE, Source::Output(1))],
+            ops: &[Op::set(OLD, Source::Output(0)), Op::set(field::ORDER, Source::Output(1))],
         },
         Action { name: "grant", access: access(RX_WINDOW, &GRANT, [None, Some(END)]), ops: &[] },
     ],
@@ -92,11 +68,6 @@ const fn keep(name: &'static str, ops: &'static [Op<'static>]) -> Action<'static
     Action { name, access: None, ops }
 }
 
-/// Room behind `rx_next`.
-const fn room(next: wave_rmt::Field) -> Op<'static> {
-    Op::new(AVAIL, Function::Subtract, Source::Field(EDGE), Source::Field(next))
-}
-
 /// What the comparators at `rx_window` mean. What ends beyond the window has no new bytes for us.
 pub(super) const ORDER: Table<'static> = Table {
     name: "order",
@@ -104,7 +75,7 @@ pub(super) const ORDER: Table<'static> = Table {
         rows: &[
             Row { all: &[result(field::ORDER, 7)], then: Then::Run(0) },
             Row { all: &[result(field::ORDER, 3)], then: Then::Run(0) },
-            Row { all: &[result(field::ORDER, 2)], then: Then::Run(1) },
+            Row { all: &[result(field::ORDER, 2), is(HAS_PAYLOAD, 1)], then: Then::Run(1) },
             Row { all: &[result(field::ORDER, 5)], then: Then::Run(2) },
         ],
         otherwise: Then::Run(3),
@@ -116,7 +87,6 @@ pub(super) const ORDER: Table<'static> = Table {
                 Op::set(CLASS, Source::Constant(class::IN_ORDER)),
                 Op::set(field::NEXT, Source::Field(END)),
                 offset(field::AHEAD, END),
-                room(END),
             ],
         ),
         keep(
@@ -126,7 +96,6 @@ pub(super) const ORDER: Table<'static> = Table {
                 Op::set(field::NEXT, Source::Field(OLD)),
                 offset(START, SEQ),
                 offset(field::AHEAD, END),
-                room(OLD),
             ],
         ),
         keep(
@@ -134,7 +103,6 @@ pub(super) const ORDER: Table<'static> = Table {
             &[
                 Op::set(CLASS, Source::Constant(class::PURE)),
                 Op::set(field::NEXT, Source::Field(OLD)),
-                room(OLD),
             ],
         ),
         keep(
@@ -142,7 +110,6 @@ pub(super) const ORDER: Table<'static> = Table {
             &[
                 Op::set(CLASS, Source::Constant(class::DUPLICATE)),
                 Op::set(field::NEXT, Source::Field(OLD)),
-                room(OLD),
             ],
         ),
     ],
@@ -164,10 +131,17 @@ pub(super) const TAIL: Table<'static> = Table {
     ..TABLE
 };
 
-/// Whether the payload is placed. Every segment with payload makes a pseudo segment.
+/// A segment that has no effect is answered by the slow path, which bounds the answers (RFC 5961, 5 and 7).
+const CHALLENGE: Action<'static> = keep(
+    "challenge",
+    &[Op::set(DROP, Source::Constant(1)), Op::set(DIGEST, Source::Constant(DIGEST_CHALLENGE))],
+);
+
+/// Whether the payload is placed. Every segment with payload makes a pseudo segment, unless its acknowledgement is not honest.
 pub(super) const VERDICT: Table<'static> = Table {
     name: "rx_verdict",
     lookup: Lookup::Ternary(&[
+        TernaryEntry { all: &[RECEIVED, IS_REFUSED], action: 3 },
         TernaryEntry { all: &[RECEIVED, is(CLASS, class::IN_ORDER)], action: 0 },
         TernaryEntry { all: JOINED[0], action: 0 },
         TernaryEntry { all: JOINED[1], action: 0 },
@@ -176,8 +150,10 @@ pub(super) const VERDICT: Table<'static> = Table {
         TernaryEntry { all: &[RECEIVED, is(CLASS, class::OUT_OF_ORDER), NOT_OPENED], action: 1 },
         TernaryEntry { all: &[RECEIVED, is(CLASS, class::OUT_OF_ORDER)], action: 0 },
         TernaryEntry { all: &[RECEIVED, is(HAS_PAYLOAD, 1)], action: 1 },
-        TernaryEntry { all: &[RECEIVED], action: 2 },
+        TernaryEntry { all: &[RECEIVED, is(CLASS, class::PURE)], action: 2 },
+        TernaryEntry { all: &[RECEIVED, result(field::ORDER, 2)], action: 2 },
+        TernaryEntry { all: &[RECEIVED], action: 3 },
     ]),
-    actions: &[PLACE, REFUSE, NO_PAYLOAD],
+    actions: &[PLACE, REFUSE, NO_PAYLOAD, CHALLENGE],
     ..TABLE
 };

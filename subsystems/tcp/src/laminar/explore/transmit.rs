@@ -1,9 +1,13 @@
 //! What is sent and acknowledged: every order of bytes that a host sends, of acknowledgements with windows, and of credits. After each
 //! packet must hold:
 //!
-//! - nothing is sent that is acknowledged already, that lies beyond the peer's window, or without a credit;
-//! - `tx_next_ack` never moves back, and `tx_avail` is the distance to the end of what the host has offered;
-//! - an acknowledgement of bytes that were never offered is reported, and so is the third duplicate, once.
+//! - nothing is sent that is acknowledged already, that lies beyond the peer's window, or without credits;
+//! - the first number that is not acknowledged never moves back, and the end of what was sent is that of what the host has offered;
+//! - what is sent is paid for, and acknowledged bytes are given back;
+//! - an acknowledgement of bytes that were never offered changes nothing and is reported, and so is the third duplicate, once.
+//!
+//! The thesis' pipeline differs: such an acknowledgement moves `tx_next_ack`, the last credit pays for any number of bytes, and any
+//! acknowledgement without payload that repeats the last is a duplicate.
 //!
 //! And from every state a host that sends again what is not acknowledged, with credits, comes to the end at a fair peer.
 
@@ -15,11 +19,13 @@ use alloc::vec::Vec;
 use wave_rmt::{Phv, Pipeline, Verdict};
 
 use super::super::fields::{
-    ACK, END, HALF, HAS_PAYLOAD, KIND, LENGTH, SEQ, TARGET, TX_AVAIL, TX_CREDITS, TX_DUPACKS,
-    TX_NEXT_ACK, TX_REMOTE_AVAIL, WINDOW,
+    ACK, BOUND, END, HALF, HAS_PAYLOAD, KIND, LENGTH, NEWEST, SEQ, TARGET, WINDOW,
 };
 use super::super::transmit::{DUP_THRESH, sync};
-use super::super::{DIGEST_FAST_RETRANSMIT, DIGEST_UNSENT, kind, set_reassembly};
+use super::super::{
+    DIGEST_CHALLENGE, DIGEST_FAST_RETRANSMIT, DIGEST_UNSENT, Transmission, is_thesis, kind,
+    set_reassembly, set_transmission, transmission,
+};
 use super::{Explored, MASK, Machine, Side, WORD, search};
 
 /// What the search varies.
@@ -39,12 +45,9 @@ impl Default for Settings {
     }
 }
 
-/// `tx_next_ack`, `tx_dupacks`, `tx_avail`, `tx_credits`, `tx_remote_avail`.
-type Registers = [u32; 5];
-
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct At {
-    registers: Registers,
+    registers: Transmission,
     /// Offset of the right edge of the peer's window, as far as it was told.
     edge: u8,
     /// Offset behind the last byte that the host has offered.
@@ -93,23 +96,31 @@ impl Settings {
     fn send(&self, machine: &mut Machine<'_>, at: &mut At, from: u8, to: u8) -> bool {
         let una = self.offset(at.registers[0]);
         let credits = at.registers[3];
+        let bytes = u32::from(to - from);
         let mut phv = Phv::default()
             .with(KIND, kind::TRANSMIT)
             .with(SEQ, self.seq(from))
-            .with(LENGTH, u32::from(to - from))
+            .with(ACK, self.seq(from))
+            .with(LENGTH, bytes)
+            .with(HAS_PAYLOAD, 1)
             .with(END, self.seq(to));
         let verdict = pass(machine, &mut at.registers, &mut phv);
         if from >= una {
             at.offered = at.offered.max(to);
         }
         let is_sent = !verdict.is_dropped;
+        let is_thesis = is_thesis(machine.pipeline);
+        let has_credits = if is_thesis { credits > 0 } else { credits >= bytes };
+        let paid = credits.wrapping_sub(at.registers[3]);
         if is_sent && from < una {
             at.broken = Some(format!("byte {from} is sent, and {una} bytes are acknowledged"));
         } else if is_sent && to > at.edge {
             at.broken =
                 Some(format!("byte {} is sent beyond the peer's edge, {}", to - 1, at.edge));
-        } else if is_sent && credits == 0 {
-            at.broken = Some(format!("byte {from} is sent without a credit"));
+        } else if is_sent && !has_credits {
+            at.broken = Some(format!("{bytes} bytes are sent with {credits} credits"));
+        } else if !is_thesis && paid != if is_sent { bytes } else { 0 } {
+            at.broken = Some(format!("{bytes} bytes pay {paid} credits; sent: {is_sent}"));
         }
         is_sent
     }
@@ -124,10 +135,14 @@ impl Settings {
         window: u8,
     ) -> At {
         let mut next = at.clone();
+        let [_, _, dupacks, credits, remote] = at.registers;
         let una = self.offset(at.registers[0]);
+        let ack = self.seq(to);
         let phv = Phv::default()
             .with(KIND, kind::RECEIVE)
-            .with(ACK, self.seq(to))
+            .with(ACK, ack)
+            .with(NEWEST, ack.wrapping_add(MASK / 4))
+            .with(BOUND, MASK / 4)
             .with(WINDOW, window.into())
             .with(HALF, 1);
         // rx_next is 0.
@@ -139,37 +154,50 @@ impl Settings {
         };
         let verdict = pass(machine, &mut next.registers, &mut phv);
         let now = self.offset(next.registers[0]);
-        if to >= una && carrier == Carrier::Pure {
+        let is_thesis = is_thesis(machine.pipeline);
+        let is_pure = carrier == Carrier::Pure;
+        let is_unsent = to > at.offered;
+        let is_taken = to >= una && (is_thesis || !is_unsent);
+        if is_taken && is_pure {
             next.edge = next.edge.max(to + window);
         }
-        let is_unsent = to > at.offered;
-        let is_third = to == una && carrier == Carrier::Pure && at.registers[1] + 1 == DUP_THRESH;
+        let is_steady = remote == window.into() && window > 0 && at.offered > una;
+        let is_duplicate = to == una && is_pure && (is_thesis || is_steady);
+        let is_third = is_duplicate && dupacks + 1 == DUP_THRESH;
         let expected = match (is_unsent, is_third) {
-            (true, _) => DIGEST_UNSENT,
+            (true, _) if is_thesis => DIGEST_UNSENT,
+            (true, _) => DIGEST_CHALLENGE,
             (_, true) => DIGEST_FAST_RETRANSMIT,
             _ => 0,
         };
+        let expected_una = if is_taken { to } else { una };
+        let acked = u32::from(expected_una - una);
+        let expected_credits = if is_third { 0 } else { credits + acked };
         if verdict.digest != expected {
             next.broken = Some(format!("digest {} instead of {expected}", verdict.digest));
-        } else if now != una.max(to) {
-            next.broken = Some(format!("tx_next_ack is {now} after an acknowledgement of {to}"));
+        } else if now != expected_una {
+            next.broken =
+                Some(format!("{now} bytes are acknowledged after an acknowledgement of {to}"));
+        } else if !is_thesis && next.registers[3] != expected_credits {
+            let left = next.registers[3];
+            next.broken = Some(format!("{left} credits are left instead of {expected_credits}"));
+        } else if !is_thesis && is_unsent && next != *at {
+            next.broken =
+                Some(String::from("an acknowledgement of bytes never sent has an effect"));
         }
         next
     }
 }
 
 /// Passes a packet of a connection with these registers, which it changes.
-fn pass(machine: &mut Machine<'_>, registers: &mut Registers, phv: &mut Phv<WORD>) -> Verdict {
-    const REGISTERS: [usize; 5] = [TX_NEXT_ACK, TX_DUPACKS, TX_AVAIL, TX_CREDITS, TX_REMOTE_AVAIL];
+fn pass(machine: &mut Machine<'_>, registers: &mut Transmission, phv: &mut Phv<WORD>) -> Verdict {
+    let pipeline = machine.pipeline;
     let state = &mut machine.machine.state;
     // Connection 0 exists. The host receives nothing here.
-    let _ = set_reassembly(machine.pipeline, state, 0, [0, 8, 0, 0]);
-    for (register, value) in REGISTERS.into_iter().zip(*registers) {
-        let _ = state.write(register, 0, [value, 0]);
-    }
+    let _ = set_reassembly(pipeline, state, 0, [0, 8, 0, 0]);
+    let _ = set_transmission(pipeline, state, 0, *registers);
     let verdict = machine.pass(phv);
-    let state = &machine.machine.state;
-    *registers = REGISTERS.map(|register| state.read(register, 0).unwrap_or_default()[0]);
+    *registers = transmission(pipeline, &machine.machine.state, 0);
     verdict
 }
 
@@ -196,8 +224,8 @@ impl Side for Settings {
                         continue;
                     }
                     let next = self.acknowledge(machine, at, carrier, to, window);
-                    // The control plane resets a connection whose peer acknowledges what was never sent.
-                    if to <= at.offered || next.broken.is_some() {
+                    // With the thesis' pipeline, the control plane resets such a connection.
+                    if to <= at.offered || next.broken.is_some() || !is_thesis(machine.pipeline) {
                         successors.push((
                             next,
                             format!("{carrier:?} acknowledges {to}, window {window}"),
@@ -220,10 +248,10 @@ impl Side for Settings {
             return at.broken.clone();
         }
         let una = self.offset(at.registers[0]);
-        let avail = at.registers[2];
+        let avail = at.registers[1];
         if avail != u32::from(at.offered.saturating_sub(una)) {
             return Some(format!(
-                "tx_avail is {avail}, and the host has offered {} of {una}",
+                "{avail} bytes are outstanding, and the host has offered {} of {una}",
                 at.offered
             ));
         }
