@@ -17,6 +17,7 @@ use wave_tcp::datapath::{Datapath, Settings};
 use wave_tcp::datapaths::DatapathKind;
 use wave_tcp::executors::Inline;
 use wave_tcp::flextoe::FlexToe;
+use wave_tcp::stages::arbiter::ByStages;
 use wave_tcp::stages::recover::GoBackN;
 use wave_tcp::trace::Trace;
 use wave_wires::{Frame, Interface, InterfaceOptions, Tap, TapOptions, Wire};
@@ -77,9 +78,12 @@ fn up(
     allocator: &'static StatsAlloc<System>,
 ) -> Result<(), String> {
     match args.go_back_n {
-        true => {
-            up_with(args, wire, FlexToe::<Frame, Inline<Frame, GoBackN>>::with_trace, allocator)
-        }
+        true => up_with(
+            args,
+            wire,
+            FlexToe::<Frame, Inline<Frame, ByStages<GoBackN>>>::with_trace,
+            allocator,
+        ),
         false => {
             let make = |settings, trace| DatapathKind::default().make(settings, trace);
             up_with(args, wire, make, allocator)

@@ -19,6 +19,7 @@ use wave_tcp_planted::executors::{Inline, Shape, Threads, VirtualTime};
 use wave_tcp_planted::flextoe::FlexToe;
 use wave_tcp_planted::pipeline::{Entry, Work};
 use wave_tcp_planted::planted::{Planted, plant};
+use wave_tcp_planted::stages::arbiter::ByStages;
 use wave_tcp_planted::stages::recover::{GoBackN, Recovery, Sack};
 use wave_tcp_testbed_planted::{By, Data, Runs};
 use wave_terminal::{Failure, Progress, interrupt};
@@ -192,7 +193,7 @@ impl Found {
         let found = self;
         found.entries += count(log, &mut found.entries_by_kind);
         let settings = log.settings;
-        let inline = replay(log, &mut Inline::<_, R>::new(settings));
+        let inline = replay(log, &mut Inline::<_, ByStages<R>>::new(settings));
         found.flows += inline.flows.keys().filter(|id| **id != NOBODY).count() as u64;
         found.inline.add(&inline.counts);
         let delays = seed * 2 + end;

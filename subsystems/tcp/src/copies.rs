@@ -85,6 +85,7 @@ mod tests {
                         let flow = FlowId { index: model.len() as u32, generation: 1 };
                         let copied = Copied {
                             landed: model.len() as u64,
+                            merged: 0,
                             acknowledge: None,
                             marks: Marks::default(),
                         };

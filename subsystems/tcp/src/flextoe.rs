@@ -26,7 +26,8 @@ use crate::pipeline::{Entry, Outcome, Point, SEND, Stamped, Work};
 use crate::planted::{Planted, is_planted};
 use crate::schedule::Schedule;
 use crate::sequencer::Sequencer;
-use crate::stages::recover::Recovery;
+use crate::stages::arbiter::{Arbiter, ByStages};
+use crate::stages::recover::Sack;
 use crate::trace::{PointInfo, Trace};
 
 /// Limit of waiting packets, and of waiting requests.
@@ -35,7 +36,7 @@ const WAITING_MAX: usize = 256;
 const WRITES_MAX: usize = 1024;
 
 /// Name of the data path.
-pub const NAME: &str = "flextoe";
+pub const NAME: &str = ByStages::<Sack>::NAME;
 
 /// A data path after FlexTOE's design, over an executor.
 #[derive(Debug)]
@@ -60,9 +61,9 @@ pub struct FlexToe<F, E = Inline<F>> {
 /// as entries of any other source.
 const SOURCES: u8 = 6;
 
-impl<F: AsRef<[u8]>, R: Recovery> FlexToe<F, Inline<F, R>> {
+impl<F: AsRef<[u8]>, A: Arbiter> FlexToe<F, Inline<F, A>> {
     /// A data path on one core, without connections, that passes its trace points in `trace`.
-    pub fn with_trace(settings: Settings, trace: Arc<Trace>) -> FlexToe<F, Inline<F, R>> {
+    pub fn with_trace(settings: Settings, trace: Arc<Trace>) -> FlexToe<F, Inline<F, A>> {
         let inline = Inline::traced(settings, Arc::clone(&trace));
         FlexToe::over(&settings, inline).traced(trace)
     }
@@ -350,7 +351,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
     }
 
     fn name(&self) -> &'static str {
-        NAME
+        self.executor.name()
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -2,41 +2,40 @@
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
-use core::marker::PhantomData;
-
 use wave_core::clock::Nanos;
 
 use super::Executor;
 use crate::datapath::{Established, FlowId, NoRoom, Output, Path, Settings, Statistics, Tuple};
 use crate::flow::table::Flows;
 use crate::pipeline::{self, Outcome, Stamped};
-use crate::stages::recover::{Recovery, Sack};
+use crate::stages::arbiter::{Arbiter, ByStages};
+use crate::stages::recover::Recovery;
 use crate::trace::Trace;
 
 /// The executor on one core. An entry runs when it is popped.
 #[derive(Debug)]
-pub struct Inline<F, R = Sack> {
-    recovery: PhantomData<R>,
+pub struct Inline<F, A = ByStages> {
+    arbiter: A,
     settings: Settings,
     flows: Flows,
     entry: Option<Stamped<F>>,
     trace: Arc<Trace>,
 }
 
-impl<F, R: Recovery> Inline<F, R> {
+impl<F, A: Arbiter> Inline<F, A> {
     /// An executor without flows.
-    pub fn new(settings: Settings) -> Inline<F, R> {
+    pub fn new(settings: Settings) -> Inline<F, A> {
         Inline::traced(settings, Arc::new(Trace::new(0)))
     }
 
     /// An executor without flows, with trace points.
-    pub fn traced(settings: Settings, trace: Arc<Trace>) -> Inline<F, R> {
+    pub fn traced(settings: Settings, trace: Arc<Trace>) -> Inline<F, A> {
         let flows = Flows::new(settings.flows, settings.key);
-        Inline { recovery: PhantomData, settings, flows, entry: None, trace }
+        Inline { arbiter: A::new(&settings), settings, flows, entry: None, trace }
     }
 }
 
-impl<F: AsRef<[u8]>, R: Recovery> Executor<F> for Inline<F, R> {
+impl<F: AsRef<[u8]>, A: Arbiter> Executor<F> for Inline<F, A> {
     fn room(&self) -> usize {
         1 - usize::from(self.entry.is_some())
     }
@@ -61,7 +60,8 @@ impl<F: AsRef<[u8]>, R: Recovery> Executor<F> for Inline<F, R> {
         let id = routed.flow;
         let Settings { mac, super_bytes, .. } = self.settings;
         let (flow, pool) = protocol.get_mut(id);
-        let result = pipeline::protocol::<F, R>(super_bytes, &self.trace, pool, flow, routed);
+        let (arbiter, trace) = (&mut self.arbiter, &self.trace);
+        let result = pipeline::protocol(arbiter, super_bytes, trace, pool, flow, routed);
         let post = post.get_mut(id).map(|post| {
             pipeline::count(post, &result);
             &*post
@@ -77,7 +77,12 @@ impl<F: AsRef<[u8]>, R: Recovery> Executor<F> for Inline<F, R> {
         name: Option<FlowId>,
         established: &Established,
     ) -> Result<FlowId, NoRoom> {
-        self.flows.install(now, name, established)
+        let id = self.flows.install(now, name, &A::without_own(established))?;
+        if let Err(no_room) = self.arbiter.install(id, established) {
+            self.flows.remove(id);
+            return Err(no_room);
+        }
+        Ok(id)
     }
 
     fn reserve_generations(&mut self, generation: u32) {
@@ -85,7 +90,10 @@ impl<F: AsRef<[u8]>, R: Recovery> Executor<F> for Inline<F, R> {
     }
 
     fn remove(&mut self, id: FlowId) -> Option<Established> {
-        self.flows.remove(id)
+        let established = self.inspect(id)?;
+        self.flows.remove(id)?;
+        self.arbiter.remove(id, &established);
+        Some(established)
     }
 
     fn set_path(&mut self, id: FlowId, path: Path) {
@@ -93,18 +101,22 @@ impl<F: AsRef<[u8]>, R: Recovery> Executor<F> for Inline<F, R> {
     }
 
     fn inspect(&self, id: FlowId) -> Option<Established> {
-        self.flows.inspect(id)
+        self.flows.inspect(id).map(|established| self.arbiter.complete(id, established))
     }
 
     fn find(&self, tuple: &Tuple) -> Option<FlowId> {
         self.flows.find(tuple)
     }
 
+    fn name(&self) -> &'static str {
+        A::NAME
+    }
+
     fn uses_sack(&self) -> bool {
-        R::USES_SACK
+        A::Recovery::USES_SACK
     }
 
     fn statistics(&mut self, id: FlowId) -> Option<Statistics> {
-        self.flows.statistics::<R>(id)
+        self.flows.statistics::<A::Recovery>(id)
     }
 }

@@ -24,6 +24,7 @@ use wave_core::clock::Nanos;
 use crate::datapath::{
     Established, FlowId, NoRoom, OUTPUTS_PER_STEP, Output, Path, Statistics, Tuple,
 };
+use crate::flextoe;
 use crate::pipeline::{Outcome, Stamped};
 
 /// Runs the stages. It has a bounded pool of entries; each entry comes out once, in the order of the numbers.
@@ -66,6 +67,11 @@ pub trait Executor<F> {
 
     /// The flow between these ends.
     fn find(&self, tuple: &Tuple) -> Option<FlowId>;
+
+    /// Name of the data path.
+    fn name(&self) -> &'static str {
+        flextoe::NAME
+    }
 
     /// Whether the protocol stage recovers by selective acknowledgements.
     fn uses_sack(&self) -> bool;
@@ -118,6 +124,10 @@ impl<F, E: Executor<F> + ?Sized> Executor<F> for Box<E> {
 
     fn find(&self, tuple: &Tuple) -> Option<FlowId> {
         (**self).find(tuple)
+    }
+
+    fn name(&self) -> &'static str {
+        (**self).name()
     }
 
     fn uses_sack(&self) -> bool {

@@ -25,6 +25,7 @@ use crate::flow::state::{Post, Pre, join, split};
 use crate::flow::table::{Partition, Protocols};
 use crate::pipeline::{self, Outcome, ProtocolResult, Routed, Stamped};
 use crate::reorder::Reorder;
+use crate::stages::arbiter::ByStages;
 use crate::stages::post::statistics;
 use crate::stages::recover::{Recovery, Sack};
 use crate::sync::{
@@ -141,7 +142,7 @@ impl Shared {
         }
     }
 
-    fn run_protocol<F, R: Recovery>(
+    fn run_protocol<F: AsRef<[u8]>, R: Recovery>(
         &self,
         arrived: &Receiver<Arrived<F>>,
         post: &[SyncSender<(u64, ProtocolResult<F>)>],
@@ -156,7 +157,8 @@ impl Shared {
             while let Some((number, routed)) = reorder.pop() {
                 let mut flows = self.protocol.lock().expect(PANICKED);
                 let (flow, pool) = flows.get_mut(routed.flow);
-                let result = pipeline::protocol::<F, R>(
+                let result = pipeline::protocol(
+                    &mut ByStages::<R>::default(),
                     self.settings.super_bytes,
                     &self.trace,
                     pool,

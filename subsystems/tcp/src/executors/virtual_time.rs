@@ -13,6 +13,7 @@ use crate::flow::state::Protocol;
 use crate::flow::table::Flows;
 use crate::pipeline::{self, Outcome, ProtocolResult, Routed, Stamped};
 use crate::reorder::Reorder;
+use crate::stages::arbiter::ByStages;
 use crate::stages::recover::{Recovery, Sack};
 use crate::trace::Trace;
 
@@ -150,7 +151,8 @@ impl<F: AsRef<[u8]>, R: Recovery> VirtualTime<F, R> {
             let super_bytes = self.settings.super_bytes;
             let (_, pool) = self.flows.protocol.get_mut(id);
             let (trace, state_mut) = (&self.trace, state.as_mut());
-            let result = pipeline::protocol::<F, R>(super_bytes, trace, pool, state_mut, routed);
+            let arbiter = &mut ByStages::<R>::default();
+            let result = pipeline::protocol(arbiter, super_bytes, trace, pool, state_mut, routed);
             self.working[1] += 1;
             self.busy.push(id);
             self.begin(Job::Protocol(number, result, state));

@@ -26,13 +26,12 @@ use crate::flow::state::{Pre, Protocol, TailProbe};
 use crate::packet::{Ecn, Flags};
 use crate::seq::seq_of;
 use crate::stages::acknowledge::{Acknowledged, go_back_n};
+use crate::stages::arbiter::Arbiter;
 use crate::stages::compose::{SegmentHeader, compose_header, due_progress};
 use crate::stages::marks::{Marks, process_marks};
-use crate::stages::receive::{ACKNOWLEDGE_AFTER, AckTiming, needs_disorder, receive, since_data};
+use crate::stages::receive::{ACKNOWLEDGE_AFTER, AckTiming, needs_disorder, since_data};
 use crate::stages::recover::Recovery;
-use crate::stages::transmit::{
-    DataSegment, burst_bytes_max, is_blocked, is_held_by_nagle, transmit, window_probe,
-};
+use crate::stages::transmit::{DataSegment, burst_bytes_max, is_blocked, is_held_by_nagle};
 use crate::stages::{pre, update};
 use crate::summary::Summary;
 use crate::trace::Trace;
@@ -109,6 +108,8 @@ pub struct Stamped<F> {
 pub struct Copied {
     /// Position: all bytes before it are in the host's ring.
     pub landed: u64,
+    /// Number of the last of them that had arrived out of order.
+    pub merged: u32,
     /// When to acknowledge, if at all.
     pub acknowledge: Option<AckTiming>,
     /// Congestion signals of the packet.
@@ -242,7 +243,8 @@ fn examine<F: AsRef<[u8]>>(
 
 /// The protocol stage (Win, Fin, Reset, Seq): the only one that must process a flow's entries one at a time, in the order of
 /// their numbers. `flow` is `None` if it was removed. Super-packets have at most `super_bytes` of payload.
-pub fn protocol<F, R: Recovery>(
+pub fn protocol<F: AsRef<[u8]>, A: Arbiter>(
+    arbiter: &mut A,
     super_bytes: u32,
     trace: &Trace,
     pool: &mut Pool,
@@ -264,11 +266,11 @@ pub fn protocol<F, R: Recovery>(
         Some(flow) => {
             if let Input::Segment { summary, .. } = &input
                 && flow.disorder.is_none()
-                && needs_disorder::<R>(flow, summary)
+                && needs_disorder::<A::Recovery>(flow, summary)
             {
                 pool.lend(flow);
             }
-            process_input::<F, R>(super_bytes, flow, now, input, &mut result);
+            process_input(arbiter, super_bytes, flow, now, input, &mut result);
             pool.reclaim(flow);
         }
         None => {
@@ -290,13 +292,15 @@ fn count_input<F>(input: &Input<F>, outcome: &mut Outcome) {
         matches!(input, Input::Work(Request(..) | Copied(_) | Transmit | Announce(_) | Timer));
 }
 
-fn process_input<F, R: Recovery>(
+fn process_input<F: AsRef<[u8]>, A: Arbiter>(
+    arbiter: &mut A,
     super_bytes: u32,
     flow: &mut Protocol,
     now: Nanos,
     input: Input<F>,
     result: &mut ProtocolResult<F>,
 ) {
+    let id = result.flow;
     let outcome = &mut result.outcome;
     count_input(&input, outcome);
     result.process = flow.context.process;
@@ -306,34 +310,38 @@ fn process_input<F, R: Recovery>(
             return;
         }
         Input::Segment { frame, summary, payload } => {
-            return process_segment::<F, R>(flow, now, frame, summary, payload, result);
+            return process_segment(arbiter, flow, now, frame, summary, payload, result);
         }
         Input::Work(work) => work,
     };
     match work {
-        Work::Request(context, update) => process_request(flow, context, &update, outcome),
+        Work::Request(context, update) => {
+            process_request(flow, context, &update, outcome);
+            arbiter.changed(id, flow);
+        }
         Work::Copied(copied) => {
             // Before these bytes are acknowledged, because the earlier ones had a different mark.
-            if let Some(header) = process_marks(flow, copied.marks, now) {
+            let answer = |flow: &mut Protocol| arbiter.answer(id, flow);
+            if let Some(header) = process_marks(flow, copied.marks, now, answer) {
                 result.segments[0] = Some((header, BARE));
                 outcome.tally.out_segments += 1;
             }
-            flow.landed = flow.landed.max(copied.landed);
+            arbiter.land(id, flow, copied.landed, copied.merged);
             schedule_acknowledgement(flow, now, copied.acknowledge, outcome);
         }
         Work::Transmit => {
             let most = burst_bytes_max(flow, super_bytes);
             outcome.transmitted = Some(0);
-            if let Some(sent) = transmit::<R>(flow, most, now) {
+            if let Some(sent) = arbiter.transmit(id, flow, most, now) {
                 outcome.transmitted = Some(sent.bytes);
-                result.segments[0] = Some(compose_segment(flow, now, sent, outcome));
+                result.segments[0] = Some(compose_segment(arbiter, id, flow, now, sent, outcome));
                 outcome.may_send = true;
             } else {
                 outcome.has_changed = is_blocked(flow);
                 outcome.must_announce = expedite_acknowledgement(flow);
             }
         }
-        Work::Announce(commands) => announce(flow, now, commands, result),
+        Work::Announce(commands) => announce(arbiter, flow, now, commands, result),
         Work::Timer => match flow.acknowledge_at.get() {
             Some(due) if due <= now => {
                 flow.acknowledge_now = true;
@@ -345,7 +353,7 @@ fn process_input<F, R: Recovery>(
             // The acknowledgement of this timer was sent with data; another one may wait since.
             later => outcome.check_at = later,
         },
-        Work::Command(command) => execute::<F, R>(flow, now, command, result),
+        Work::Command(command) => execute(arbiter, flow, now, command, result),
         Work::Resume => {
             flow.until_resumed = None;
             outcome.may_send = true;
@@ -358,13 +366,15 @@ fn process_input<F, R: Recovery>(
                 go_back_n(flow);
                 outcome.may_send = true;
             }
+            arbiter.changed(id, flow);
         }
         Work::Pace(limits) => {
             let grows = limits.window_bytes > flow.window_bytes;
             flow.window_bytes = limits.window_bytes;
             flow.bytes_per_second = limits.bytes_per_second.and_then(NonZeroU64::new);
             flow.has_reduced |= limits.has_reduced && flow.ecn.is_some();
-            R::on_window(flow);
+            A::Recovery::on_window(flow);
+            arbiter.changed(id, flow);
             outcome.may_send = grows && flow.has_more();
         }
         Work::Freeze => {
@@ -378,21 +388,24 @@ fn process_input<F, R: Recovery>(
 }
 
 /// Carries out a command.
-fn execute<F, R: Recovery>(
+fn execute<F, A: Arbiter>(
+    arbiter: &mut A,
     flow: &mut Protocol,
     now: Nanos,
     command: Command,
     result: &mut ProtocolResult<F>,
 ) {
+    let id = result.flow;
     let outcome = &mut result.outcome;
     match command {
         Command::Retransmit => {
             go_back_n(flow);
+            arbiter.changed(id, flow);
             outcome.tally.timeouts = 1;
             outcome.may_send = true;
         }
         Command::DetectLoss => {
-            if R::detect_loss(flow, now) {
+            if A::Recovery::detect_loss(flow, now) {
                 count_loss(flow, outcome);
                 let detected = Acknowledged { is_fast_retransmit: true, ..Acknowledged::default() };
                 result.acknowledged = Some(detected);
@@ -401,7 +414,7 @@ fn execute<F, R: Recovery>(
             outcome.has_changed = true;
         }
         Command::ProbeTail => {
-            if R::wants_tail_probe(flow) {
+            if A::Recovery::wants_tail_probe(flow) {
                 flow.probe = Some(TailProbe::Wanted);
                 outcome.tally.tail_probes = 1;
                 outcome.may_send = true;
@@ -415,11 +428,12 @@ fn execute<F, R: Recovery>(
         | Command::KeepAlive
         | Command::Challenge
         | Command::Abort
-        | Command::Refuse => announce(flow, now, command.bit(), result),
+        | Command::Refuse => announce(arbiter, flow, now, command.bit(), result),
     }
 }
 
-fn process_segment<F, R: Recovery>(
+fn process_segment<F: AsRef<[u8]>, A: Arbiter>(
+    arbiter: &mut A,
     flow: &mut Protocol,
     now: Nanos,
     frame: F,
@@ -428,7 +442,7 @@ fn process_segment<F, R: Recovery>(
     result: &mut ProtocolResult<F>,
 ) {
     let outcome = &mut result.outcome;
-    let received = receive::<R>(flow, &summary, now);
+    let received = arbiter.receive(result.flow, flow, frame.as_ref(), &summary, now);
     outcome.tally.dropped = received.dropped;
     if received.acknowledged.is_fast_retransmit {
         count_loss(flow, outcome);
@@ -439,7 +453,8 @@ fn process_segment<F, R: Recovery>(
         result.write = Some((frame, placed.position, start..start + placed.bytes as usize));
         let marks = Marks { is_marked: summary.is_marked, has_reduced: summary.has_reduced };
         let acknowledge = received.acknowledge;
-        outcome.copying = Some(Copied { landed: flow.received, acknowledge, marks });
+        let (landed, merged) = (flow.received + u64::from(received.merged), received.merged);
+        outcome.copying = Some(Copied { landed, merged, acknowledge, marks });
     } else {
         schedule_acknowledgement(flow, now, received.acknowledge, outcome);
     }
@@ -508,7 +523,9 @@ fn process_request(
     outcome.has_changed = true;
 }
 
-fn compose_segment(
+fn compose_segment<A: Arbiter>(
+    arbiter: &mut A,
+    id: FlowId,
     flow: &mut Protocol,
     now: Nanos,
     sent: DataSegment,
@@ -523,7 +540,8 @@ fn compose_segment(
         | flag(sent.fin, Flags::FIN)
         | flag(sent.push && sent.bytes > 0 || is_super, Flags::PSH)
         | flag(is_capable && core::mem::take(&mut flow.has_reduced), Flags::CWR);
-    let mut header = compose_header(flow, sent.seq, flags, sent.bytes, now);
+    let answer = arbiter.answer(id, flow);
+    let mut header = compose_header(flow, answer, sent.seq, flags, sent.bytes, now);
     if is_capable {
         header.ecn = Ecn::Capable0;
     }
@@ -539,8 +557,19 @@ fn compose_segment(
 }
 
 /// Sends acknowledgements, the host's notification, and the segments that the control plane asked for.
-fn announce<F>(flow: &mut Protocol, now: Nanos, commands: u16, result: &mut ProtocolResult<F>) {
+fn announce<F, A: Arbiter>(
+    arbiter: &mut A,
+    flow: &mut Protocol,
+    now: Nanos,
+    commands: u16,
+    result: &mut ProtocolResult<F>,
+) {
+    let id = result.flow;
     let outcome = &mut result.outcome;
+    let compose = |arbiter: &mut A, flow: &mut Protocol, seq, flags| {
+        let answer = arbiter.answer(id, flow);
+        (compose_header(flow, answer, seq, flags, 0, now), BARE)
+    };
     let has = |command: Command| commands & command.bit() != 0;
     // The sequence number that the peer expects, so that it accepts the reset (RFC 5961, 3.2).
     let latest = |flow: &Protocol| seq_of(flow.send_base, flow.highest);
@@ -549,8 +578,7 @@ fn announce<F>(flow: &mut Protocol, now: Nanos, commands: u16, result: &mut Prot
             false => (latest(flow), Flags::RST | Flags::ACK),
             true => (seq_of(flow.send_base, flow.acknowledged), Flags::RST),
         };
-        let header = compose_header(flow, seq, flags, 0, now);
-        result.segments[0] = Some((header, BARE));
+        result.segments[0] = Some(compose(arbiter, flow, seq, flags));
         flow.is_frozen = true;
         outcome.tally.out_resets = 1;
         outcome.is_frozen = true;
@@ -560,18 +588,18 @@ fn announce<F>(flow: &mut Protocol, now: Nanos, commands: u16, result: &mut Prot
         return;
     }
     if has(Command::Probe)
-        && let Some(sent) = window_probe(flow)
+        && let Some(sent) = arbiter.probe(id, flow)
     {
         outcome.tally.probes = 1;
-        result.segments[0] = Some(compose_segment(flow, now, sent, outcome));
+        result.segments[0] = Some(compose_segment(arbiter, id, flow, now, sent, outcome));
     }
     if has(Command::KeepAlive) {
         let seq = latest(flow).minus(1);
-        result.segments[1] = Some((compose_header(flow, seq, Flags::ACK, 0, now), BARE));
+        result.segments[1] = Some(compose(arbiter, flow, seq, Flags::ACK));
     }
     if flow.acknowledge_now || has(Command::Challenge) {
         let seq = latest(flow);
-        result.segments[2] = Some((compose_header(flow, seq, Flags::ACK, 0, now), BARE));
+        result.segments[2] = Some(compose(arbiter, flow, seq, Flags::ACK));
         outcome.tally.out_segments += 1;
     }
     result.notify = due_progress(flow).map(|progress| (flow.context, progress));

@@ -82,13 +82,7 @@ pub fn acknowledge<R: Recovery>(
         if flow.tail == Tail::More {
             flow.tail = Tail::Part;
         }
-        let echo = summary.timestamps.filter(|_| flow.has_timestamps).map(|(_, echo)| echo);
-        outcome.round_trip = echo.and_then(|echo| {
-            let sent_at = echo.wrapping_sub(flow.timestamp_offset);
-            let took = milliseconds(now).wrapping_sub(sent_at);
-            // A round trip of more than an hour is not plausible.
-            (took < 3_600_000).then(|| Nanos::from_millis(took.into()))
-        });
+        outcome.round_trip = echoed_round_trip(flow, summary, now);
     }
     if outcome.echoes_mark && outcome.bytes > 0 {
         // Send nothing until congestion control has reacted: the window is about to shrink, and the next new data must carry
@@ -102,6 +96,15 @@ pub fn acknowledge<R: Recovery>(
         flow.next = flow.acknowledged;
     }
     Ok(outcome)
+}
+
+/// The round-trip time by the echoed timestamp, if there is one.
+pub fn echoed_round_trip(flow: &Protocol, summary: &Summary, now: Nanos) -> Option<Nanos> {
+    let (_, echo) = summary.timestamps.filter(|_| flow.has_timestamps)?;
+    let sent_at = echo.wrapping_sub(flow.timestamp_offset);
+    let took = milliseconds(now).wrapping_sub(sent_at);
+    // A round trip of more than an hour is not plausible.
+    (took < 3_600_000).then(|| Nanos::from_millis(took.into()))
 }
 
 /// Goes back to the first unacknowledged byte (thesis 4.3.1.1, Reset). Until everything sent so far is acknowledged, duplicate

@@ -4,7 +4,7 @@
 use wave_core::clock::Nanos;
 
 use super::acknowledge::milliseconds;
-use super::update;
+use super::arbiter::Answer;
 use crate::context::Progress;
 use crate::flow::disorder::Disorder;
 use crate::flow::optional_time::OptionalTime;
@@ -35,12 +35,13 @@ pub struct SegmentHeader {
 /// to.
 pub fn compose_header(
     flow: &mut Protocol,
+    answer: Answer,
     seq: Seq,
     flags: Flags,
     bytes: u32,
     now: Nanos,
 ) -> SegmentHeader {
-    let ack = flow.expected();
+    let Answer { ack, window } = answer;
     let echoes = flow.ecn.is_some_and(|ecn| ecn.is_echoing) && !flags.contains(Flags::RST);
     let flags = if echoes { flags | Flags::ECE } else { flags };
     let mut options = Options::default();
@@ -52,7 +53,6 @@ pub fn compose_header(
     if may_sack && bytes == 0 {
         add_sack_blocks(flow, &mut options);
     }
-    let window = update::advertise_window(flow);
     flow.last_ack_sent = ack;
     flow.since_ack_bytes = 0;
     flow.acknowledge_at = OptionalTime::NONE;

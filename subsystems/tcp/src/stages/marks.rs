@@ -2,6 +2,7 @@
 
 use wave_core::clock::Nanos;
 
+use super::arbiter::Answer;
 use super::compose::{SegmentHeader, compose_header};
 use crate::datapath::{Echo, EcnState};
 use crate::flow::state::Protocol;
@@ -21,7 +22,12 @@ pub struct Marks {
 /// earlier bytes if they had a different mark and are not acknowledged (RFC 8257, 3.2).
 ///
 /// Only accepted data counts: marks of data outside the window may be a stranger's (RFC 3168, 6.1.5).
-pub fn process_marks(flow: &mut Protocol, marks: Marks, now: Nanos) -> Option<SegmentHeader> {
+pub fn process_marks(
+    flow: &mut Protocol,
+    marks: Marks,
+    now: Nanos,
+    answer: impl FnOnce(&mut Protocol) -> Answer,
+) -> Option<SegmentHeader> {
     let EcnState { echo, is_echoing, .. } = flow.ecn?;
     let echoes = match echo {
         Echo::UntilReduced => marks.is_marked || (is_echoing && !marks.has_reduced),
@@ -34,7 +40,8 @@ pub fn process_marks(flow: &mut Protocol, marks: Marks, now: Nanos) -> Option<Se
     if echo == Echo::Exact {
         if flow.last_ack_sent != flow.expected() {
             let seq = seq_of(flow.send_base, flow.highest);
-            earlier = Some(compose_header(flow, seq, Flags::ACK, 0, now));
+            let answer = answer(flow);
+            earlier = Some(compose_header(flow, answer, seq, Flags::ACK, 0, now));
         }
         flow.acknowledge_now = true;
     }
@@ -56,6 +63,10 @@ mod tests {
         split(&Established { ecn, ..established() }, NOW).1
     }
 
+    fn answer(flow: &mut Protocol) -> Answer {
+        Answer { ack: flow.expected(), window: 0 }
+    }
+
     /// Receives `bytes`: first their marks are processed, then they are acknowledgeable.
     fn lands(
         flow: &mut Protocol,
@@ -63,14 +74,15 @@ mod tests {
         is_marked: bool,
         has_reduced: bool,
     ) -> Option<SegmentHeader> {
-        let header = process_marks(flow, Marks { is_marked, has_reduced }, NOW);
+        let header = process_marks(flow, Marks { is_marked, has_reduced }, NOW, answer);
         flow.received += bytes;
         flow.landed += bytes;
         header
     }
 
     fn echoes(flow: &mut Protocol) -> bool {
-        compose_header(flow, seq_of(flow.send_base, 0), Flags::ACK, 0, NOW)
+        let answer = answer(flow);
+        compose_header(flow, answer, seq_of(flow.send_base, 0), Flags::ACK, 0, NOW)
             .flags
             .contains(Flags::ECE)
     }

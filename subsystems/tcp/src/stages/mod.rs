@@ -10,6 +10,7 @@
 //! | DMA, context queue | [`Output`](crate::datapath::Output)s | none |
 
 pub mod acknowledge;
+pub mod arbiter;
 pub mod compose;
 pub mod marks;
 pub mod post;

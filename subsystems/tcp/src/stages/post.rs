@@ -90,11 +90,13 @@ mod tests {
     use crate::flow::tests::established;
     use crate::packet::{Parsed, parse};
     use crate::seq::Seq;
+    use crate::stages::arbiter::Answer;
     use crate::stages::compose::compose_header;
 
     /// The SACK blocks of a segment with `bytes` of payload, as positions.
     fn sent_blocks(flow: &mut Protocol, pre: &Pre, bytes: u32) -> Vec<(u64, u64)> {
-        let header = compose_header(flow, Seq(0), Flags::ACK, bytes, Nanos(0));
+        let answer = Answer { ack: flow.expected(), window: 0 };
+        let header = compose_header(flow, answer, Seq(0), Flags::ACK, bytes, Nanos(0));
         let head = head([2; 6], &established().tuple, pre, &header);
         let mut frame = head.bytes().to_vec();
         frame.resize(frame.len() + bytes as usize, 0);

@@ -43,6 +43,8 @@ pub struct Received {
     pub acknowledged: Acknowledged,
     /// When to acknowledge it, counted from the end of the copy; `None` is not at all.
     pub acknowledge: Option<AckTiming>,
+    /// Bytes behind [`Protocol::received`] that arrived out of order, and join it once the copy is done.
+    pub merged: u32,
     /// Bytes or the FIN arrived in order: the host must be notified once the copy is done.
     pub must_notify: bool,
     /// Why the segment was dropped; `None` if it was not.
@@ -88,6 +90,12 @@ pub fn needs_disorder<R: Recovery>(flow: &Protocol, summary: &Summary) -> bool {
 /// Processes a segment and updates the connection's state.
 pub fn receive<R: Recovery>(flow: &mut Protocol, summary: &Summary, now: Nanos) -> Received {
     let mut outcome = examine::<R>(flow, summary, now);
+    bound_answers(flow, summary, now, &mut outcome);
+    outcome
+}
+
+/// Answers no more empty, unacceptable segments than [`ANSWER_AFTER`] allows.
+pub fn bound_answers(flow: &mut Protocol, summary: &Summary, now: Nanos, outcome: &mut Received) {
     let is_empty = summary.bytes == 0 && !summary.fin;
     if outcome.dropped.is_some()
         && is_empty
@@ -96,7 +104,6 @@ pub fn receive<R: Recovery>(flow: &mut Protocol, summary: &Summary, now: Nanos) 
     {
         outcome.acknowledge = None;
     }
-    outcome
 }
 
 /// Whether an unacceptable segment may be answered now.
@@ -109,14 +116,10 @@ fn may_answer(flow: &mut Protocol, now: Nanos) -> bool {
 }
 
 fn examine<R: Recovery>(flow: &mut Protocol, summary: &Summary, now: Nanos) -> Received {
-    let mut outcome = Received::default();
-    if let Some(dropped) = check_timestamp(flow, summary, now) {
-        outcome.dropped = Some(dropped);
-        if dropped == Dropped::OldTimestamp {
-            outcome.acknowledge = Some(AckTiming::Now);
-        }
-        return outcome;
+    if let Some(refused) = old_timestamp(flow, summary, now) {
+        return refused;
     }
+    let mut outcome = Received::default();
     let expected = flow.received + u64::from(flow.has_fin());
     let at_expected = seq_of(flow.receive_base, expected);
     let length = u64::from(summary.bytes) + u64::from(summary.fin);
@@ -162,16 +165,20 @@ fn examine<R: Recovery>(flow: &mut Protocol, summary: &Summary, now: Nanos) -> R
     outcome
 }
 
-/// Checks a segment's timestamp: PAWS (RFC 7323, section 5). As in Linux, a segment without a timestamp is not checked, although
-/// section 3.2 says that it should be dropped: middleboxes and old kernels leave timestamps out.
-fn check_timestamp(flow: &Protocol, summary: &Summary, now: Nanos) -> Option<Dropped> {
+/// The outcome of a segment whose timestamp is too old: PAWS (RFC 7323, section 5). As in Linux, a segment without a timestamp is not
+/// checked, although section 3.2 says that it should be dropped: middleboxes and old kernels leave timestamps out.
+pub fn old_timestamp(flow: &Protocol, summary: &Summary, now: Nanos) -> Option<Received> {
     let (value, _) = summary.timestamps.filter(|_| flow.has_timestamps)?;
     let is_older = (value.wrapping_sub(flow.recent) as i32) < 0;
-    (is_older && now.since(flow.recent_at) < STALE).then_some(Dropped::OldTimestamp)
+    (is_older && now.since(flow.recent_at) < STALE).then(|| Received {
+        dropped: Some(Dropped::OldTimestamp),
+        acknowledge: Some(AckTiming::Now),
+        ..Received::default()
+    })
 }
 
 /// Updates the timestamp to echo: that of the segment that moved the left edge (RFC 7323, 4.3).
-fn update_timestamp(flow: &mut Protocol, summary: &Summary, now: Nanos) {
+pub fn update_timestamp(flow: &mut Protocol, summary: &Summary, now: Nanos) {
     let Some((value, _)) = summary.timestamps.filter(|_| flow.has_timestamps) else { return };
     // Any timestamp replaces a stale one (RFC 7323, 5.5).
     let is_stale = now.since(flow.recent_at) >= STALE;
@@ -253,7 +260,7 @@ pub fn since_data(flow: &Protocol, now: Nanos) -> Nanos {
 /// Whether data in order is acknowledged at once, much as in Linux: more than a full segment always, and other data unless the
 /// host answers what it receives. The end of what the peer has to send is such data, because a peer with Nagle's algorithm holds
 /// its next short segment back until this one is acknowledged.
-fn acks_at_once(flow: &mut Protocol, summary: &Summary, now: Nanos) -> bool {
+pub fn acks_at_once(flow: &mut Protocol, summary: &Summary, now: Nanos) -> bool {
     if since_data(flow, now) >= IDLE_AFTER {
         flow.quick = QUICK;
     }

@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use wave_tcp::datapath::{Datapath, Settings};
 use wave_tcp::executors::{Executor, Inline, Shape, Threads, VirtualTime};
 use wave_tcp::flextoe::FlexToe;
+use wave_tcp::stages::arbiter::ByStages;
 use wave_tcp::stages::recover::{GoBackN, Recovery, Sack};
 
 /// Replicas of a stage that runs in threads.
@@ -60,7 +61,7 @@ impl Runs {
         F: AsRef<[u8]> + Send + 'static,
     {
         match self {
-            Runs::Inline => Box::new(Inline::<F, R>::new(settings)),
+            Runs::Inline => Box::new(Inline::<F, ByStages<R>>::new(settings)),
             Runs::Threads => Box::new(Threads::<F, R>::start(settings, REPLICAS)),
             Runs::VirtualTime(seed) => {
                 Box::new(VirtualTime::<F, R>::new(settings, Shape::default(), seed))
