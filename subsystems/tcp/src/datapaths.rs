@@ -11,6 +11,8 @@ use crate::datapath::{
     Statistics, Ticket, Tuple,
 };
 use crate::flextoe::{self, FlexToe};
+use crate::laminar;
+use crate::laminar::datapath::LaminarDatapath;
 use crate::pipeline;
 use crate::trace::{PointInfo, Trace};
 
@@ -45,7 +47,7 @@ macro_rules! datapaths {
         pub enum AnyDatapath<F> { $($(#[doc = $about])* $kind($type),)* }
 
         impl<F: AsRef<[u8]>> Datapath<F> for AnyDatapath<F> {
-            forward_datapath!(F, self => (match self { $(AnyDatapath::$kind(data) => data,)* }));
+            forward_datapath!(F, self: $(AnyDatapath::$kind(data))|+ => data);
         }
     };
 }
@@ -66,4 +68,6 @@ impl Default for DatapathKind {
 datapaths! {
     /// FlexTOE's stages on one core, with selective acknowledgements.
     FlexToe: FlexToe<F> = FlexToe::with_trace, flextoe::NAME, pipeline::Point::ALL_INFO;
+    /// Laminar's match-action pipeline, with one interval out of order.
+    Laminar: LaminarDatapath<F> = FlexToe::with_trace, laminar::datapath::NAME, pipeline::Point::ALL_INFO;
 }

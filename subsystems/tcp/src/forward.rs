@@ -12,19 +12,19 @@ use crate::datapath::{
 };
 use crate::trace::PointInfo;
 
-/// Forwards every call of a data path to the expression `$data`.
+/// Forwards every call of a data path to `$data`, which each of the patterns binds.
 macro_rules! forward_datapath {
-    ($frame:ty, $self:ident => $data:expr) => {
+    ($frame:ty, $self:ident: $($pattern:pat_param)|+ => $data:expr) => {
         fn submit(&mut $self, now: Nanos, batch: &mut Batch<'_, $frame>) {
-            $data.submit(now, batch);
+            match $self { $($pattern => $data.submit(now, batch),)+ }
         }
 
         fn requests_in_flight(&$self) -> usize {
-            $data.requests_in_flight()
+            match $self { $($pattern => $data.requests_in_flight(),)+ }
         }
 
         fn complete(&mut $self, now: Nanos, ticket: Ticket) {
-            $data.complete(now, ticket);
+            match $self { $($pattern => $data.complete(now, ticket),)+ }
         }
 
         fn poll(
@@ -33,31 +33,31 @@ macro_rules! forward_datapath {
             budget: usize,
             outputs: &mut VecDeque<Output<$frame>>,
         ) -> Option<Nanos> {
-            $data.poll(now, budget, outputs)
+            match $self { $($pattern => $data.poll(now, budget, outputs),)+ }
         }
 
         fn command(&mut $self, now: Nanos, flow: FlowId, command: Command) {
-            $data.command(now, flow, command);
+            match $self { $($pattern => $data.command(now, flow, command),)+ }
         }
 
         fn pace(&mut $self, flow: FlowId, limits: Limits) {
-            $data.pace(flow, limits);
+            match $self { $($pattern => $data.pace(flow, limits),)+ }
         }
 
         fn set_path(&mut $self, flow: FlowId, path: Path) {
-            $data.set_path(flow, path);
+            match $self { $($pattern => $data.set_path(flow, path),)+ }
         }
 
         fn next_statistics(&mut $self) -> Option<Statistics> {
-            $data.next_statistics()
+            match $self { $($pattern => $data.next_statistics(),)+ }
         }
 
         fn resume(&mut $self, flow: FlowId) {
-            $data.resume(flow);
+            match $self { $($pattern => $data.resume(flow),)+ }
         }
 
         fn install(&mut $self, now: Nanos, established: &Established) -> Result<FlowId, NoRoom> {
-            $data.install(now, established)
+            match $self { $($pattern => $data.install(now, established),)+ }
         }
 
         fn restore(
@@ -66,51 +66,51 @@ macro_rules! forward_datapath {
             id: FlowId,
             established: &Established,
         ) -> Result<(), NoRoom> {
-            $data.restore(now, id, established)
+            match $self { $($pattern => $data.restore(now, id, established),)+ }
         }
 
         fn reserve_generations(&mut $self, generation: u32) {
-            $data.reserve_generations(generation);
+            match $self { $($pattern => $data.reserve_generations(generation),)+ }
         }
 
         fn freeze(&mut $self, flow: FlowId) {
-            $data.freeze(flow);
+            match $self { $($pattern => $data.freeze(flow),)+ }
         }
 
         fn frozen(&$self, flow: FlowId) -> bool {
-            $data.frozen(flow)
+            match $self { $($pattern => $data.frozen(flow),)+ }
         }
 
         fn export(&mut $self, flow: FlowId) -> Option<Established> {
-            $data.export(flow)
+            match $self { $($pattern => $data.export(flow),)+ }
         }
 
         fn inspect(&$self, flow: FlowId) -> Option<Established> {
-            $data.inspect(flow)
+            match $self { $($pattern => $data.inspect(flow),)+ }
         }
 
         fn find(&$self, tuple: &Tuple) -> Option<FlowId> {
-            $data.find(tuple)
+            match $self { $($pattern => $data.find(tuple),)+ }
         }
 
         fn name(&$self) -> &'static str {
-            $data.name()
+            match $self { $($pattern => $data.name(),)+ }
         }
 
         fn capabilities(&$self) -> Capabilities {
-            $data.capabilities()
+            match $self { $($pattern => $data.capabilities(),)+ }
         }
 
         fn visit_counters(&$self, visit: &mut dyn FnMut(Counter, u64)) {
-            $data.visit_counters(visit);
+            match $self { $($pattern => $data.visit_counters(visit),)+ }
         }
 
         fn points(&$self) -> &'static [PointInfo] {
-            $data.points()
+            match $self { $($pattern => $data.points(),)+ }
         }
     };
 }
 
 impl<F, D: Datapath<F> + ?Sized> Datapath<F> for Box<D> {
-    forward_datapath!(F, self => (**self));
+    forward_datapath!(F, self: data => (**data));
 }

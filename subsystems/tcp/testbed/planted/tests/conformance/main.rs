@@ -70,6 +70,10 @@ fn keeps_the_contract(make: Make, histories: u32) {
     }
 }
 
+fn made(kind: DatapathKind, settings: Settings) -> Data<Bytes> {
+    Box::new(kind.make(settings, Trace::new(0).into()))
+}
+
 macro_rules! over_each_data_path {
     ($($name:ident: $make:expr, $histories:literal;)*) => { $(
         #[test]
@@ -80,8 +84,10 @@ macro_rules! over_each_data_path {
 }
 
 over_each_data_path! {
-    every_data_path_to_choose_keeps_the_contract: |_, settings| {
-        Box::new(DatapathKind::ALL[0].make(settings, Trace::new(0).into()))
+    flextoe_keeps_the_contract: |_, settings| made(DatapathKind::FlexToe, settings), 1_000;
+    laminar_keeps_the_contract: |_, settings| made(DatapathKind::Laminar, settings), 1_000;
+    connections_move_between_flextoe_and_laminar: |place, settings| {
+        made([DatapathKind::FlexToe, DatapathKind::Laminar][place], settings)
     }, 1_000;
     inline_stages_with_sack_keep_the_contract:
         |_, settings| Runs::Inline.datapath(settings, By::Sack), 1_000;

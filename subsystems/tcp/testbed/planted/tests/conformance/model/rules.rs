@@ -21,7 +21,7 @@ pub enum Rule {
     Rest,
     /// Bytes are acknowledged, and the host is notified of them, once all of them are in its ring.
     AfterCopy,
-    /// Copies put the peer's bytes where they belong in the ring, within the window.
+    /// Copies put the peer's bytes where they belong in the ring, within its room.
     Copies,
     /// The window never shrinks by a unit, and is never beyond the ring.
     Window,

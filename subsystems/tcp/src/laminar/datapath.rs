@@ -1,0 +1,552 @@
+//! Laminar as a data path: the protocol stage's decisions by the pipeline (docs/adr/0113).
+//!
+//! The pipeline decides whether a segment is in order, out of order or without effect, what is acknowledged, when the peer has repeated
+//! itself, and whether bytes may be sent: each by one pass. What the thesis gives to libTOE, to the switch's DMA and to its processor is
+//! shared with FlexTOE's stages: rings and copies, the choice of bytes to send, delayed acknowledgements, congestion control's
+//! window, FINs, timestamps and congestion marks. Registers have 32 bits; [`Protocol`] has the same numbers as positions.
+//!
+//! A pseudo segment passes when its segment's copy is done. The processor makes the passes of segments that the parser rejects: IPv6,
+//! FINs, unusual options.
+
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use wave_core::clock::Nanos;
+use wave_rmt::parser::parse;
+use wave_rmt::table::{Entry, Key};
+use wave_rmt::{Gress, Phv, Specialised};
+
+use super::fields::*;
+use super::receive::class;
+use super::transmit::sync;
+use super::{CONNECTIONS, CONTEXTS, DIGEST_FAST_RETRANSMIT, LAMINAR, Laminar, ingress, kind};
+use crate::context::Tail;
+use crate::datapath::{Established, Fin, FlowId, INTERVALS_MAX, NoRoom, Ring, Settings, Tuple};
+use crate::executors::Inline;
+use crate::flextoe::FlexToe;
+use crate::flow::state::Protocol;
+use crate::seq::{Seq, seq_of};
+use crate::stages::acknowledge::{Acknowledged, echoed_round_trip, go_back_n};
+use crate::stages::arbiter::{Answer, Arbiter};
+use crate::stages::receive::{
+    AckTiming, Dropped, Placed, Received, acks_at_once, bound_answers, old_timestamp,
+    update_timestamp,
+};
+use crate::stages::recover::GoBackN;
+use crate::stages::transmit::{DataSegment, transmit, window_probe};
+use crate::stages::update;
+use crate::summary::Summary;
+
+/// Laminar's data path.
+pub type LaminarDatapath<F> = FlexToe<F, Inline<F, Passes>>;
+
+/// Name of the data path.
+pub const NAME: &str = "laminar";
+
+/// What is not in a register.
+#[derive(Clone, Copy, Debug, Default)]
+struct Beside {
+    /// Number in `context_psn`.
+    context: u32,
+    /// Most bytes that a sequence number or an acknowledgement may lie behind.
+    limit: u32,
+    /// Copies under way.
+    copies: u32,
+    /// The registers are behind the peer's FIN.
+    is_past_fin: bool,
+    /// What the last pass of bytes to send acknowledges.
+    carried: Option<Answer>,
+}
+
+/// Decisions by passes of the pipeline.
+#[derive(Debug)]
+pub struct Passes {
+    machine: Specialised<Laminar>,
+    flows: Vec<Beside>,
+}
+
+impl Passes {
+    fn beside(&mut self, id: FlowId) -> &mut Beside {
+        &mut self.flows[id.index as usize]
+    }
+
+    fn read(&self, register: usize, id: FlowId) -> [u32; 2] {
+        self.machine.state.read(register, id.index).unwrap_or_default()
+    }
+
+    fn write(&mut self, register: usize, id: FlowId, value: [u32; 2]) {
+        let written = self.machine.state.write(register, id.index, value);
+        debug_assert_eq!(written, Ok(()), "an installed connection has registers");
+    }
+
+    /// Fields of a packet of this kind for the egress.
+    fn packet(&self, id: FlowId, kind: u32) -> Phv {
+        Phv::default().with(KIND, kind).with(CONNECTION, id.index)
+    }
+
+    /// The fields of a segment. The processor fills them in for one that the parser or the ingress leaves to it, or whose payload
+    /// must not count.
+    fn fields(
+        &mut self,
+        id: FlowId,
+        flow: &Protocol,
+        frame: &[u8],
+        summary: &Summary,
+        bytes: u32,
+    ) -> Phv {
+        let mut phv = Phv::default();
+        if bytes == summary.bytes
+            && parse(LAMINAR.parser, frame, &mut phv).is_ok()
+            && !self.machine.pass(Gress::Ingress, &mut phv).is_dropped
+            && (phv.get(CONNECTION), phv.get(LENGTH)) == (id.index, bytes)
+        {
+            return phv;
+        }
+        let Beside { context, limit, .. } = *self.beside(id);
+        self.packet(id, kind::RECEIVE)
+            .with(CONTEXT, context)
+            .with(SEQ, summary.seq.0)
+            .with(BOUND, summary.seq.plus(limit).0)
+            .with(LENGTH, bytes)
+            .with(END, summary.seq.plus(bytes).0)
+            .with(HAS_PAYLOAD, u32::from(bytes > 0))
+            .with(ACK, summary.ack.0)
+            .with(NEWEST, summary.ack.plus(limit).0)
+            .with(WINDOW, u32::from(summary.window) << flow.send_scale)
+            .with(FLAGS, if summary.echoes_mark { 0x40 } else { 0 })
+    }
+
+    fn examine(
+        &mut self,
+        id: FlowId,
+        flow: &mut Protocol,
+        frame: &[u8],
+        summary: &Summary,
+        now: Nanos,
+    ) -> Received {
+        if let Some(refused) = old_timestamp(flow, summary, now) {
+            return refused;
+        }
+        let received = flow.received;
+        let start = i64::from(summary.seq.since(seq_of(flow.receive_base, received)));
+        let behind = received.checked_add_signed(start + i64::from(summary.bytes));
+        let is_past_fin = behind.zip(flow.fin).is_some_and(|(behind, fin)| behind > fin);
+        let bytes = if is_past_fin { 0 } else { summary.bytes };
+        let had_gap = self.read(RX_OOO_TAIL, id)[0] > 0;
+        let mut phv = self.fields(id, flow, frame, summary, bytes);
+        let verdict = self.machine.pass(Gress::Egress, &mut phv);
+        let mut outcome = Received::default();
+        if phv.get(AGE) as i32 > -1 {
+            let is_loss = verdict.digest == DIGEST_FAST_RETRANSMIT;
+            outcome.acknowledged = self.hear(flow, &phv, summary, is_loss, now);
+            self.recount(id, flow);
+        } else {
+            outcome.dropped = Some(match result_of(&phv, NEWS) {
+                UNSENT => Dropped::UnsentAcknowledged,
+                _ => Dropped::AncientAcknowledgement,
+            });
+            outcome.acknowledge = Some(AckTiming::Now);
+            return outcome;
+        }
+        outcome.merged = phv.get(MERGED);
+        let is_placed = phv.get(IS_PLACED) == 1;
+        match phv.get(CLASS) {
+            class::IN_ORDER => {
+                let (position, bytes) = (received, phv.get(AHEAD));
+                let skip = phv.get(OLD).wrapping_sub(phv.get(SEQ));
+                outcome.placed = Some(Placed { position, skip, bytes });
+                flow.received += u64::from(bytes);
+                flow.since_ack_bytes = flow.since_ack_bytes.saturating_add(bytes);
+                outcome.must_notify = true;
+                let at_once = acks_at_once(flow, summary, now) || had_gap;
+                outcome.acknowledge =
+                    Some(if at_once { AckTiming::Now } else { AckTiming::Delayed });
+            }
+            class::OUT_OF_ORDER => {
+                let position = received + u64::from(phv.get(START));
+                outcome.placed = is_placed.then_some(Placed { position, skip: 0, bytes });
+                outcome.dropped = (!is_placed).then_some(Dropped::TooManyIntervals);
+                outcome.acknowledge = Some(AckTiming::Now);
+            }
+            class::PURE => {}
+            // Ahead of rx_next, without payload.
+            _ if result_of(&phv, ORDER) == AHEAD_OF_NEXT && bytes == 0 => {}
+            _ => {
+                let is_beyond = result_of(&phv, ORDER) & BEYOND_EDGE != 0;
+                outcome.dropped =
+                    Some(if is_beyond { Dropped::OutsideWindow } else { Dropped::Duplicate });
+                outcome.acknowledge = Some(AckTiming::Now);
+            }
+        }
+        let is_acceptable = outcome.dropped.is_none_or(|dropped| {
+            dropped == Dropped::TooManyIntervals || dropped == Dropped::Duplicate && start >= 0
+        });
+        if is_acceptable {
+            update_timestamp(flow, summary, now);
+        }
+        if is_past_fin {
+            outcome.dropped = Some(Dropped::Duplicate);
+            outcome.acknowledge = Some(AckTiming::Now);
+        } else if summary.fin {
+            self.hear_fin(id, flow, behind, &phv, &mut outcome);
+        }
+        if outcome.placed.is_some() {
+            self.beside(id).copies += 1;
+        } else if verdict.mirror != 0 && self.beside(id).copies == 0 {
+            // No copy to wait for: the pseudo segment passes at once.
+            self.pass_pseudo(id, flow, flow.received + u64::from(outcome.merged), outcome.merged);
+        }
+        outcome
+    }
+
+    /// Takes a segment's acknowledgement and window, which the pipeline has accepted.
+    fn hear(
+        &self,
+        flow: &mut Protocol,
+        phv: &Phv,
+        summary: &Summary,
+        is_loss: bool,
+        now: Nanos,
+    ) -> Acknowledged {
+        let mut outcome = Acknowledged::default();
+        let news = phv.get(NEWS);
+        if news == 0 || result_of(phv, NEWS) == OLD_NEWS {
+            // Far from the window, or older than what was heard.
+            if news != 0 {
+                flow.last_segment_at = now;
+            }
+            return outcome;
+        }
+        flow.last_segment_at = now;
+        let acked = u64::from(phv.get(ACKED));
+        let was_closed = flow.edge <= flow.acknowledged;
+        let before = flow.acknowledged_bytes();
+        flow.acknowledged += acked;
+        flow.next = flow.next.max(flow.acknowledged);
+        let is_renewed = phv.get(STEADY) != 0;
+        if is_renewed || acked > 0 {
+            let edge = flow.acknowledged + u64::from(phv.get(REMOTE));
+            outcome.opens_window = edge > flow.edge;
+            flow.edge = edge;
+        }
+        if is_renewed {
+            flow.window_max = flow.window_max.max(phv.get(REMOTE));
+        }
+        outcome.echoes_mark = summary.echoes_mark && flow.ecn.is_some_and(|ecn| ecn.is_capable);
+        if acked > 0 {
+            outcome.bytes = (flow.acknowledged_bytes() - before) as u32;
+            outcome.is_new = true;
+            if flow.tail == Tail::More {
+                flow.tail = Tail::Part;
+            }
+            outcome.round_trip = echoed_round_trip(flow, summary, now);
+        }
+        if outcome.echoes_mark && outcome.bytes > 0 {
+            flow.until_resumed = flow.until_resumed.or(Some(0));
+        }
+        // Until everything sent before the last loss is acknowledged, duplicates may answer retransmissions (RFC 6582).
+        if is_loss && flow.acknowledged >= flow.recover {
+            go_back_n(flow);
+            flow.until_resumed = Some(1);
+            outcome.is_fast_retransmit = true;
+        }
+        if was_closed && flow.edge > flow.acknowledged {
+            // Most likely, the peer did not accept the byte of the window probe.
+            flow.next = flow.acknowledged;
+        }
+        outcome
+    }
+
+    /// Takes a FIN behind the position `behind`, if all bytes before it in its segment were accepted.
+    fn hear_fin(
+        &mut self,
+        id: FlowId,
+        flow: &mut Protocol,
+        behind: Option<u64>,
+        phv: &Phv,
+        outcome: &mut Received,
+    ) {
+        let Some(behind) = behind.filter(|behind| *behind >= flow.received) else { return };
+        let is_accepted = match outcome.dropped {
+            None => true,
+            // All bytes had come before, but not the FIN.
+            Some(Dropped::Duplicate) => behind == flow.received,
+            Some(_) => false,
+        };
+        let interval_end = flow.received + u64::from(phv.get(TAIL));
+        if !is_accepted || behind > self.edge(id, flow) || behind < interval_end {
+            return;
+        }
+        outcome.dropped = None;
+        outcome.acknowledge = Some(AckTiming::Now);
+        flow.fin = flow.fin.or(Some(behind));
+        outcome.must_notify |= flow.has_fin();
+        self.pass_fin(id, flow);
+    }
+
+    /// The position of the right edge up to which bytes are accepted.
+    fn edge(&self, id: FlowId, flow: &Protocol) -> u64 {
+        let [landed, edge] = self.read(RX_LANDED, id);
+        flow.landed + u64::from(edge.wrapping_sub(landed))
+    }
+
+    /// A pseudo segment: all bytes before `landed` are in the host's ring, and the last `merged` of them join those in order.
+    fn pass_pseudo(&mut self, id: FlowId, flow: &mut Protocol, landed: u64, merged: u32) {
+        let end = seq_of(flow.receive_base, landed);
+        let mut phv = self
+            .packet(id, kind::PSEUDO)
+            .with(SEQ, end.minus(merged).0)
+            .with(LENGTH, merged)
+            .with(END, end.0)
+            .with(BOUND, end.0);
+        self.machine.pass(Gress::Egress, &mut phv);
+        if phv.get(CLASS) == class::IN_ORDER {
+            flow.received += u64::from(phv.get(AHEAD));
+        }
+        flow.landed = flow.landed.max(landed);
+        self.pass_fin(id, flow);
+    }
+
+    /// Moves the registers behind the peer's FIN, once all bytes before it are in the host's ring: the processor writes them. The window
+    /// keeps its length.
+    fn pass_fin(&mut self, id: FlowId, flow: &Protocol) {
+        if !flow.has_landed_fin() || self.beside(id).is_past_fin {
+            return;
+        }
+        self.beside(id).is_past_fin = true;
+        for register in [RX_WINDOW, RX_LANDED] {
+            let behind = self.read(register, id).map(|number| number.wrapping_add(1));
+            self.write(register, id, behind);
+        }
+    }
+
+    /// What a packet that leaves acknowledges and advertises.
+    fn answer_of(flow: &mut Protocol, phv: &Phv) -> Answer {
+        let units = phv.get(AVAIL) >> flow.receive_scale;
+        let window = u16::try_from(units).unwrap_or(u16::MAX);
+        let edge = flow.landed + (u64::from(window) << flow.receive_scale);
+        flow.advertised = flow.advertised.max(edge);
+        Answer { ack: Seq(phv.get(LANDED)), window }
+    }
+
+    /// Writes the send credits, if the pipeline cannot know them: what the congestion window leaves. Going back to bytes that were sent, or
+    /// another window, changes them.
+    fn recount(&mut self, id: FlowId, flow: &Protocol) {
+        let sent = flow.next.saturating_sub(flow.acknowledged) as u32;
+        let credits = flow.window_bytes.wrapping_sub(sent);
+        if self.read(TX_CREDITS, id) != [credits, 0] {
+            self.write(TX_CREDITS, id, [credits, 0]);
+        }
+    }
+
+    /// Writes up to where bytes were sent.
+    fn write_sent(&mut self, id: FlowId, flow: &Protocol) {
+        let [una, _] = self.read(TX_WINDOW, id);
+        self.write(TX_WINDOW, id, [una, seq_of(flow.send_base, flow.highest).0]);
+        self.recount(id, flow);
+    }
+}
+
+/// Result of the comparators at `tx_window`: bytes that were never sent are acknowledged.
+const UNSENT: u32 = 5;
+/// Result of the comparators at `tx_window`: less is acknowledged than before.
+const OLD_NEWS: u32 = 0;
+/// Result of the comparators at `rx_window`: the segment starts behind `rx_next`, and ends within the window.
+const AHEAD_OF_NEXT: u32 = 2;
+/// Bit of the comparators' result at `rx_window`: the segment ends beyond the window.
+const BEYOND_EDGE: u32 = 8;
+
+/// The comparators' result in a field that has one bit for each.
+fn result_of(phv: &Phv, field: wave_rmt::Field) -> u32 {
+    phv.get(field).checked_ilog2().unwrap_or_default()
+}
+
+/// The key of a connection in the pipeline's table; `None` for IPv6.
+fn key(tuple: &Tuple) -> Option<Key> {
+    let (SocketAddr::V4(local), SocketAddr::V4(remote)) = (tuple.local, tuple.remote) else {
+        return None;
+    };
+    let mut key = Key::default();
+    let ports = u32::from(remote.port()) << 16 | u32::from(local.port());
+    key[..3].copy_from_slice(&[remote.ip().to_bits(), local.ip().to_bits(), ports]);
+    Some(key)
+}
+
+fn entry(action: u8, words: [u32; 2]) -> Entry {
+    let mut data = [0; 8];
+    data[..2].copy_from_slice(&words);
+    Entry { action: action.into(), data }
+}
+
+impl Arbiter for Passes {
+    type Recovery = GoBackN;
+    const NAME: &'static str = NAME;
+
+    fn new(settings: &Settings) -> Passes {
+        let flows = settings.flows.min(CONNECTIONS) as usize;
+        Passes { machine: Specialised::default(), flows: alloc::vec![Beside::default(); flows] }
+    }
+
+    /// The registers hold one interval.
+    fn without_own(established: &Established) -> Established {
+        let mut without = *established;
+        without.receiving.intervals = [(0, 0); INTERVALS_MAX];
+        without
+    }
+
+    fn install(&mut self, id: FlowId, established: &Established) -> Result<(), NoRoom> {
+        let Established { tuple, context, sending, receiving, limits, .. } = established;
+        if id.index as usize >= self.flows.len() {
+            return Err(NoRoom);
+        }
+        let limit = receiving.ring.bytes.max(sending.ring.bytes);
+        let context = (u32::from(context.process) << 6 | u32::from(context.context)) % CONTEXTS;
+        *self.beside(id) = Beside { context, limit, ..Beside::default() };
+        let state = &mut self.machine.state;
+        let direct = [
+            (ingress::OWNER_TABLE, entry(0, [context, 0])),
+            (ingress::PEER_TABLE, entry(sending.scale, [context, limit])),
+            (ingress::STREAM_TABLE, entry(0, [sending.base.0, 0])),
+        ];
+        for (table, entry) in direct {
+            state.set(Gress::Ingress, table, id.index, Some(entry)).map_err(|_| NoRoom)?;
+        }
+        if let Some(key) = key(tuple) {
+            let entry = entry(0, [id.index, 0]);
+            state.insert(Gress::Ingress, ingress::LOOKUP_TABLE, key, entry).map_err(|_| NoRoom)?;
+        }
+        let at = |position| seq_of(receiving.base, position).0;
+        let limit = Ring::limit(receiving.ring.bytes, receiving.read, receiving.filled);
+        // A FIN that has come takes a number of its own.
+        let is_past_fin = receiving.fin == Some(receiving.received);
+        self.beside(id).is_past_fin = is_past_fin;
+        let window = [receiving.received, receiving.edge.min(limit)]
+            .map(|position| at(position + u64::from(is_past_fin)));
+        let (head, tail) = receiving.intervals[0];
+        let offset = |position: u64| position.saturating_sub(receiving.received) as u32;
+        let has_fin = matches!(sending.fin, Fin::Sent | Fin::Acknowledged);
+        let una = sending.acknowledged + u64::from(sending.fin == Fin::Acknowledged);
+        let sent = sending.sent + u64::from(has_fin);
+        let credits = limits.window_bytes.wrapping_sub((sent - una) as u32);
+        for (register, value) in [
+            (RX_LANDED, window),
+            (RX_WINDOW, window),
+            (RX_OOO_TAIL, [offset(tail), 0]),
+            (RX_OOO_HEAD, [offset(head), 0]),
+            (TX_WINDOW, [seq_of(sending.base, una).0, seq_of(sending.base, sent).0]),
+            (TX_DUPACKS, [0, 0]),
+            (TX_CREDITS, [credits, 0]),
+            (TX_REMOTE_AVAIL, [sending.edge.saturating_sub(una) as u32, 0]),
+            (ACKED_BYTES, [0, 0]),
+            (MARKED_BYTES, [0, 0]),
+            (FAST_RETRANSMITS, [0, 0]),
+        ] {
+            self.write(register, id, value);
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, id: FlowId, established: &Established) {
+        let state = &mut self.machine.state;
+        if let Some(key) = key(&established.tuple) {
+            state.remove(Gress::Ingress, ingress::LOOKUP_TABLE, &key);
+        }
+        for table in [ingress::OWNER_TABLE, ingress::PEER_TABLE, ingress::STREAM_TABLE] {
+            let cleared = state.set(Gress::Ingress, table, id.index, None);
+            debug_assert_eq!(cleared, Ok(()), "an installed connection has entries");
+        }
+    }
+
+    fn complete(&self, id: FlowId, established: Established) -> Established {
+        let mut complete = established;
+        let [head, tail] =
+            [RX_OOO_HEAD, RX_OOO_TAIL].map(|register| u64::from(self.read(register, id)[0]));
+        let received = complete.receiving.received;
+        if tail > 0 {
+            complete.receiving.intervals[0] = (received + head, received + tail);
+        }
+        complete
+    }
+
+    fn receive(
+        &mut self,
+        id: FlowId,
+        flow: &mut Protocol,
+        frame: &[u8],
+        summary: &Summary,
+        now: Nanos,
+    ) -> Received {
+        let mut outcome = self.examine(id, flow, frame, summary, now);
+        bound_answers(flow, summary, now, &mut outcome);
+        outcome
+    }
+
+    fn land(&mut self, id: FlowId, flow: &mut Protocol, landed: u64, merged: u32) {
+        let copies = &mut self.beside(id).copies;
+        *copies = copies.saturating_sub(1);
+        self.pass_pseudo(id, flow, landed, merged);
+    }
+
+    fn transmit(
+        &mut self,
+        id: FlowId,
+        flow: &mut Protocol,
+        bytes_max: u32,
+        now: Nanos,
+    ) -> Option<DataSegment> {
+        let Protocol { next, highest, until_resumed, small_end, .. } = *flow;
+        let sent = transmit::<GoBackN>(flow, bytes_max, now)?;
+        let mut phv = self
+            .packet(id, kind::TRANSMIT)
+            .with(SEQ, sent.seq.0)
+            .with(ACK, sent.seq.0)
+            .with(LENGTH, sent.bytes)
+            .with(HAS_PAYLOAD, u32::from(sent.bytes > 0))
+            .with(END, sent.seq.plus(sent.bytes + u32::from(sent.fin)).0);
+        let verdict = self.machine.pass(Gress::Egress, &mut phv);
+        if verdict.is_dropped {
+            // The sender believed in more than there is.
+            (flow.next, flow.highest) = (next, highest);
+            (flow.until_resumed, flow.small_end) = (until_resumed, small_end);
+            self.write_sent(id, flow);
+            return None;
+        }
+        let answer = Passes::answer_of(flow, &phv);
+        self.beside(id).carried = Some(answer);
+        self.recount(id, flow);
+        Some(sent)
+    }
+
+    fn probe(&mut self, id: FlowId, flow: &mut Protocol) -> Option<DataSegment> {
+        let probe = window_probe(flow)?;
+        self.write_sent(id, flow);
+        Some(probe)
+    }
+
+    fn answer(&mut self, id: FlowId, flow: &mut Protocol) -> Answer {
+        if let Some(answer) = self.beside(id).carried.take() {
+            return answer;
+        }
+        let latest = seq_of(flow.send_base, flow.highest).0;
+        let mut phv =
+            self.packet(id, kind::TRANSMIT).with(SEQ, latest).with(ACK, latest).with(END, latest);
+        self.machine.pass(Gress::Egress, &mut phv);
+        Passes::answer_of(flow, &phv)
+    }
+
+    fn changed(&mut self, id: FlowId, flow: &Protocol) {
+        self.recount(id, flow);
+        let edge = self.edge(id, flow);
+        let grown = update::grown_edge(flow, edge).filter(|_| !flow.has_fin());
+        if let Some(grown) = grown {
+            let bytes = (grown - edge) as u32;
+            let mut phv = self
+                .packet(id, kind::SYNC)
+                .with(TARGET, sync::ROOM)
+                .with(LENGTH, bytes)
+                .with(END, bytes)
+                .with(BOUND, bytes);
+            self.machine.pass(Gress::Egress, &mut phv);
+        }
+    }
+}
