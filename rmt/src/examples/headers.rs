@@ -1,4 +1,6 @@
 //! Headers that the examples parse: Ethernet, IPv4 without options, and the ports of TCP and UDP.
+//!
+//! Only the first fragment of a datagram has ports. The parser reads none of any fragment, so that all have the same flow.
 
 /// Declares fields for these headers, the given fields after them, and `PARSER` for both.
 macro_rules! flow_fields {
@@ -8,6 +10,8 @@ macro_rules! flow_fields {
             ETHER_TYPE = ether_type: 16,
             /// IP version and header length.
             VERSION = version: 8,
+            /// Flags and offset of a fragment.
+            FRAGMENT = fragment: 16,
             /// IP protocol.
             PROTOCOL = protocol: 8,
             /// Source address.
@@ -39,6 +43,7 @@ macro_rules! flow_fields {
                     name: "ipv4",
                     extracts: &[
                         Extract { field: VERSION, offset_bits: 0 },
+                        Extract { field: FRAGMENT, offset_bits: 48 },
                         Extract { field: PROTOCOL, offset_bits: 72 },
                         Extract { field: SOURCE, offset_bits: 96 },
                         Extract { field: DESTINATION, offset_bits: 128 },
@@ -48,11 +53,21 @@ macro_rules! flow_fields {
                     next: Select { cases: &[equal(VERSION, 0x45, Next::State(2))], otherwise: Next::Reject },
                 },
                 ParserState {
+                    name: "fragment",
+                    extracts: &[],
+                    advance: 0,
+                    next: Select {
+                        // Neither more fragments nor an offset.
+                        cases: &[Case { field: FRAGMENT, mask: 0x3fff, value: 0, next: Next::State(3) }],
+                        otherwise: Next::Accept,
+                    },
+                },
+                ParserState {
                     name: "transport",
                     extracts: &[],
                     advance: 0,
                     next: Select {
-                        cases: &[equal(PROTOCOL, 6, Next::State(3)), equal(PROTOCOL, 17, Next::State(3))],
+                        cases: &[equal(PROTOCOL, 6, Next::State(4)), equal(PROTOCOL, 17, Next::State(4))],
                         otherwise: Next::Accept,
                     },
                 },

@@ -164,3 +164,22 @@ fn packets_that_no_state_accepts_are_refused() {
     other[14] = 0x46;
     assert_eq!(parse(&other), Err(Rejected));
 }
+
+#[test]
+fn fragments_of_a_datagram_have_the_same_flow() {
+    let parse = |flags_and_offset: [u8; 2]| {
+        let mut fragment = frame(7);
+        fragment[20..22].copy_from_slice(&flags_and_offset);
+        let mut phv = Phv::<32>::default();
+        let headers = parser::parse(sketch::PARSER, &fragment, &mut phv).unwrap();
+        (headers, phv.get(sketch::PORTS))
+    };
+    let first_with_more = [0x20, 0];
+    let middle = [0x20, 185];
+    let last = [0, 185];
+    for fragment in [first_with_more, middle, last] {
+        assert_eq!(parse(fragment), (34, 0), "{fragment:?}");
+    }
+    let not_to_be_fragmented = [0x40, 0];
+    assert_eq!(parse(not_to_be_fragmented), (38, 1007 << 16 | 53));
+}
