@@ -4,8 +4,8 @@ use std::vec::Vec;
 
 use super::*;
 use crate::check::place;
-use crate::devices::TOFINO2;
-use crate::{Constant, Gress, Interpreter, Phv, Specialised, parser};
+use crate::devices::{TOFINO1, TOFINO2};
+use crate::{Constant, Gress, Interpreter, Phv, Specialised, Verdict, parser};
 
 /// A frame of IPv4 with ports: a flow of its own for each number.
 fn frame(flow: u32) -> Vec<u8> {
@@ -28,21 +28,44 @@ impl Constant for HeavyHitters {
     const PIPELINE: Pipeline<'static> = heavy_hitters::HEAVY_HITTERS;
 }
 
-/// Runs frames through both ways of execution, which must agree, and shows the fields after each.
-fn run<C: Constant>(flows: impl Iterator<Item = u32>, mut see: impl FnMut(u32, &Phv, u32)) {
-    let pipeline = C::PIPELINE;
-    let mut interpreter: Interpreter<'_> = Interpreter::new(&pipeline);
-    let mut specialised: Specialised<C> = Specialised::default();
-    for flow in flows {
+/// Both ways of execution, which must agree.
+struct Both<C: Constant> {
+    interpreter: Interpreter<'static>,
+    specialised: Specialised<C>,
+}
+
+impl<C: Constant> Both<C> {
+    fn new() -> Both<C> {
+        Both {
+            interpreter: Interpreter::new(const { &C::PIPELINE }),
+            specialised: Specialised::default(),
+        }
+    }
+
+    /// Parses a frame, and passes it through the ingress.
+    fn receive(&mut self, frame: &[u8]) -> (Phv, Verdict) {
         let mut phv = Phv::default();
-        parser::parse(pipeline.parser, &frame(flow), &mut phv).unwrap();
+        parser::parse(C::PIPELINE.parser, frame, &mut phv).unwrap();
         let mut other = phv;
-        let verdict = interpreter.pass(Gress::Ingress, &mut phv);
-        assert_eq!(verdict, specialised.pass(Gress::Ingress, &mut other));
+        let verdict = self.interpreter.pass(Gress::Ingress, &mut phv);
+        assert_eq!(verdict, self.specialised.pass(Gress::Ingress, &mut other));
         assert_eq!(phv, other);
+        (phv, verdict)
+    }
+
+    fn assert_same_state(&self) {
+        assert_eq!(self.interpreter.state, self.specialised.state);
+    }
+}
+
+/// Runs packets of flows, and shows the fields and the digest of each.
+fn run<C: Constant>(flows: impl Iterator<Item = u32>, mut see: impl FnMut(u32, &Phv, u32)) {
+    let mut both = Both::<C>::new();
+    for flow in flows {
+        let (phv, verdict) = both.receive(&frame(flow));
         see(flow, &phv, verdict.digest);
     }
-    assert_eq!(interpreter.state, specialised.state);
+    both.assert_same_state();
 }
 
 /// Flows of which a few send most packets.
@@ -137,10 +160,12 @@ fn packets_without_entries_pass_alike() {
 }
 
 #[test]
-fn examples_fit_tofino_2() {
+fn examples_fit_both_tofinos() {
     for (example, _) in EXAMPLES {
-        let placement = place(example, &TOFINO2);
-        assert_eq!(placement.violations, [], "{}", example.name);
+        for device in [TOFINO1, TOFINO2] {
+            example.must_fit(&device);
+            place(example, &device).must_fit();
+        }
     }
     let stages = place(&sketch::SKETCH, &TOFINO2).stages.len();
     // Hashes, rows beside each other, and two comparisons.
