@@ -1,5 +1,6 @@
 //! Small pipelines that show what a pipeline is: each counts, spreads or limits packets of IPv4.
 
+pub mod flowlet;
 pub mod headers;
 pub mod heavy_hitters;
 pub mod sketch;
@@ -13,6 +14,7 @@ pub const EXAMPLES: &[(&Pipeline<'static>, &str)] = &[
         &heavy_hitters::HEAVY_HITTERS,
         "reports flows with many packets, once each while they keep their slot",
     ),
+    (&flowlet::FLOWLET, "spreads flows over paths, without reordering their packets"),
 ];
 
 #[cfg(test)]

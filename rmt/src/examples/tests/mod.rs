@@ -2,10 +2,24 @@ use std::collections::HashMap;
 use std::vec;
 use std::vec::Vec;
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::check::place;
 use crate::devices::{TOFINO1, TOFINO2};
-use crate::{Constant, Gress, Interpreter, Phv, Specialised, Verdict, parser};
+use crate::{Constant, Gress, Interpreter, Phv, Specialised, State, Verdict, parser};
+
+mod flowlet;
+
+/// Times at which a clock of 32 bits starts: anywhere, or just before it wraps around or changes its sign.
+fn starts() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        any::<u32>(),
+        (0..20_000u32).prop_map(|before| u32::MAX - before),
+        (0..20_000u32).prop_map(|before| (1 << 31) - before),
+    ]
+    .prop_map(u64::from)
+}
 
 /// A frame of IPv4 with ports: a flow of its own for each number.
 fn frame(flow: u32) -> Vec<u8> {
@@ -42,9 +56,15 @@ impl<C: Constant> Both<C> {
         }
     }
 
-    /// Parses a frame, and passes it through the ingress.
-    fn receive(&mut self, frame: &[u8]) -> (Phv, Verdict) {
-        let mut phv = Phv::default();
+    /// Writes what the control plane writes.
+    fn control(&mut self, write: impl Fn(&mut State)) {
+        write(&mut self.interpreter.state);
+        write(&mut self.specialised.state);
+    }
+
+    /// Parses a frame, and passes it through the ingress. `port` has the fields that the port sets.
+    fn receive(&mut self, frame: &[u8], port: Phv) -> (Phv, Verdict) {
+        let mut phv = port;
         parser::parse(C::PIPELINE.parser, frame, &mut phv).unwrap();
         let mut other = phv;
         let verdict = self.interpreter.pass(Gress::Ingress, &mut phv);
@@ -62,7 +82,7 @@ impl<C: Constant> Both<C> {
 fn run<C: Constant>(flows: impl Iterator<Item = u32>, mut see: impl FnMut(u32, &Phv, u32)) {
     let mut both = Both::<C>::new();
     for flow in flows {
-        let (phv, verdict) = both.receive(&frame(flow));
+        let (phv, verdict) = both.receive(&frame(flow), Phv::default());
         see(flow, &phv, verdict.digest);
     }
     both.assert_same_state();
