@@ -3,6 +3,7 @@
 pub mod flowlet;
 pub mod headers;
 pub mod heavy_hitters;
+pub mod rate_limiter;
 pub mod sketch;
 
 use crate::pipeline::Pipeline;
@@ -15,6 +16,7 @@ pub const EXAMPLES: &[(&Pipeline<'static>, &str)] = &[
         "reports flows with many packets, once each while they keep their slot",
     ),
     (&flowlet::FLOWLET, "spreads flows over paths, without reordering their packets"),
+    (&rate_limiter::RATE_LIMITER, "drops packets that exceed their destination's rate"),
 ];
 
 #[cfg(test)]

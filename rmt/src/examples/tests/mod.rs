@@ -10,6 +10,7 @@ use crate::devices::{TOFINO1, TOFINO2};
 use crate::{Constant, Gress, Interpreter, Phv, Specialised, State, Verdict, parser};
 
 mod flowlet;
+mod rate_limiter;
 
 /// Times at which a clock of 32 bits starts: anywhere, or just before it wraps around or changes its sign.
 fn starts() -> impl Strategy<Value = u64> {
