@@ -26,9 +26,14 @@ fn segments(folder: &Path, text: &str) -> String {
 
 #[test]
 fn pipelines_fit_tofino_2() {
-    for (pipeline, stages) in
-        [("laminar", 20), ("laminar-thesis", 14), ("sketch", 20), ("heavy-hitters", 20)]
-    {
+    for (pipeline, stages) in [
+        ("laminar", 20),
+        ("laminar-thesis", 14),
+        ("sketch", 20),
+        ("heavy-hitters", 20),
+        ("flowlet", 20),
+        ("rate-limiter", 20),
+    ] {
         let checked = json(&format!("check {pipeline} --json"));
         assert_eq!(checked["violations"], 0, "{checked}");
         assert!(checked["stages"].as_u64().unwrap() <= stages, "{checked}");

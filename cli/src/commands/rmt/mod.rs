@@ -9,8 +9,9 @@ use std::process::ExitCode;
 
 use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
+use wave_rmt::Pipeline;
 use wave_rmt::devices::{DEVICES, Device, TOFINO2};
-use wave_rmt::{Pipeline, examples};
+use wave_rmt::examples::EXAMPLES;
 use wave_tcp::laminar;
 use wave_terminal::Failure;
 
@@ -61,16 +62,24 @@ struct Known {
 static LAMINAR: Pipeline<'static> = laminar::LAMINAR;
 static THESIS: Pipeline<'static> = laminar::THESIS;
 
-static PIPELINES: &[Known] = &[
-    Known { pipeline: &LAMINAR, about: "TCP, safe against peers that send beyond the window" },
-    Known { pipeline: &THESIS, about: "TCP, as chapter 5 of the thesis describes it" },
-    Known { pipeline: examples::EXAMPLES[0].0, about: examples::EXAMPLES[0].1 },
-    Known { pipeline: examples::EXAMPLES[1].0, about: examples::EXAMPLES[1].1 },
-];
+static PIPELINES: [Known; 2 + EXAMPLES.len()] = {
+    let laminar =
+        Known { pipeline: &LAMINAR, about: "TCP, safe against peers that send beyond the window" };
+    let mut pipelines = [laminar; 2 + EXAMPLES.len()];
+    pipelines[1] =
+        Known { pipeline: &THESIS, about: "TCP, as chapter 5 of the thesis describes it" };
+    let mut index = 0;
+    while index < EXAMPLES.len() {
+        let (pipeline, about) = EXAMPLES[index];
+        pipelines[2 + index] = Known { pipeline, about };
+        index += 1;
+    }
+    pipelines
+};
 
 impl ValueEnum for Known {
     fn value_variants<'a>() -> &'a [Known] {
-        PIPELINES
+        &PIPELINES
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
