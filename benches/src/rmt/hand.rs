@@ -47,10 +47,11 @@ pub struct Outcome {
     pub digest: u8,
     /// Duplicate acknowledgements in a row; for SYNC, fast retransmissions.
     pub dupacks: u8,
-    /// `rx_next` before the packet: with `start` and `next`, where the payload goes.
+    /// `rx_next` before the packet.
     pub old: u32,
-    /// Offset of the first byte from `old`, for a segment out of order.
+    /// Offset from `old` of the first byte to copy, and their number.
     pub start: u32,
+    pub copy: u32,
     /// `rx_next` after it.
     pub next: u32,
     /// The acknowledged sequence number, and the window.
@@ -235,6 +236,7 @@ impl Connection {
     #[inline(always)]
     fn place(&mut self, packet: &Packet, outcome: &mut Outcome) {
         let (joins, empty) = self.reassemble(packet, outcome);
+        let joins = joins && !(packet.has_payload == 1 && outcome.copy == 0);
         outcome.is_placed = joins;
         outcome.is_dropped = !joins;
         if joins || outcome.class == OUT_OF_ORDER || packet.has_payload == 1 {
@@ -254,6 +256,10 @@ impl Connection {
         let ahead = packet.end.wrapping_sub(old);
         outcome.old = old;
         if is_within && is_new && starts <= 0 {
+            if self.head == 0 {
+                outcome.start = self.tail;
+            }
+            outcome.copy = ahead.saturating_sub(outcome.start);
             self.next = packet.end;
             self.tail = self.tail.saturating_sub(ahead);
             self.head = self.head.saturating_sub(ahead);
@@ -270,7 +276,9 @@ impl Connection {
             return (false, if is_ahead { Empty::Ahead } else { Empty::Elsewhere });
         }
         let start = packet.seq.wrapping_sub(old);
+        outcome.start = if self.head == 0 { start.max(self.tail) } else { start };
         let joins = if self.tail == 0 {
+            outcome.start = start;
             (self.tail, self.head) = (ahead, start);
             true
         } else {
@@ -285,7 +293,7 @@ impl Connection {
         };
         self.look(old, outcome);
         outcome.class = OUT_OF_ORDER;
-        outcome.start = start;
+        outcome.copy = ahead.saturating_sub(outcome.start);
         (joins, Empty::Elsewhere)
     }
 

@@ -170,6 +170,7 @@ fn outcome(verdict: Verdict, phv: &Phv) -> Outcome {
         dupacks: phv.get(field::DUPACKS) as u8,
         old: phv.get(field::OLD),
         start: phv.get(field::START),
+        copy: phv.get(field::COPY),
         next: phv.get(field::NEXT),
         landed: phv.get(field::LANDED),
         avail: phv.get(field::AVAIL),

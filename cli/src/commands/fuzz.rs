@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use wave_agent::Registry;
 use wave_apps::machine;
-use wave_fuzz::tcp::{self, Planted};
+use wave_fuzz::tcp::{self, DatapathKind, Planted};
 use wave_fuzz::udp::{self, Found, Plan};
 use wave_lab::fuzz::FuzzArgs;
 use wave_report::number::short;
@@ -51,6 +51,7 @@ rto-without-back-off, duplicate-ack-on-data.
 Examples:
   wave fuzz tcp
   wave fuzz tcp --seeds 10000 --json
+  wave fuzz tcp --datapath laminar
   wave fuzz tcp --seed 83 --seeds 1 --planted none
   wave fuzz tcp --seeds 100 --planted window-shrunk
 
@@ -63,6 +64,9 @@ struct TcpArgs {
     /// Seed of the first history.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..1 << 48))]
     seed: u64,
+    /// The data path. With laminar, one side has FlexTOE's in half of the histories.
+    #[arg(long, value_name = "NAME", default_value = "flextoe")]
+    datapath: DatapathKind,
     /// Plant this fault in every history, or `none`. Without it, each fault is planted in histories beside the others.
     #[arg(long, value_name = "NAME", value_parser = planted)]
     planted: Option<Plants>,
@@ -160,6 +164,7 @@ fn tcp(args: &TcpArgs) -> Result<(), Failure> {
     let plan = tcp::Plan {
         seeds: args.seeds,
         seed: args.seed,
+        datapath: args.datapath,
         planted: fault,
         plants_all: args.planted.is_none(),
     };
@@ -169,15 +174,20 @@ fn tcp(args: &TcpArgs) -> Result<(), Failure> {
         value["fuzz"] = "tcp".into();
         value["version"] = machine::version().into();
         value["seed"] = args.seed.into();
+        value["datapath"] = args.datapath.name().into();
         out!("{value}");
     } else {
         out!("{}", tcp_text(&found));
     }
     let mut failed = Vec::new();
+    let over = match args.datapath {
+        DatapathKind::FlexToe => String::new(),
+        other => format!(" --datapath {}", other.name()),
+    };
     for tcp::Violation { seed, oracle, what } in &found.failures {
         let name = fault.map_or("none", Planted::name);
         failed.push(format!(
-            "seed {seed} breaks {}: {what}\n  again: wave fuzz tcp --seed {seed} --seeds 1 --planted {name}",
+            "seed {seed} breaks {}: {what}\n  again: wave fuzz tcp{over} --seed {seed} --seeds 1 --planted {name}",
             json!(oracle).as_str().unwrap_or_default()
         ));
     }
@@ -188,7 +198,7 @@ fn tcp(args: &TcpArgs) -> Result<(), Failure> {
     for name in found.missed() {
         let (seed, seeds) = (args.seed, tcp::PLANTED_SEEDS_MAX);
         failed.push(format!(
-            "no history caught {name}\n  again: wave fuzz tcp --seed {seed} --seeds {seeds} --planted {name}"
+            "no history caught {name}\n  again: wave fuzz tcp{over} --seed {seed} --seeds {seeds} --planted {name}"
         ));
     }
     match failed.is_empty() {

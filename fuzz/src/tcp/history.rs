@@ -1,5 +1,6 @@
 //! One history: two stacks, some connections between them, and an adversarial wire, all drawn from a seed.
 
+use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use rand::{Rng, SeedableRng};
@@ -8,7 +9,9 @@ use wave_core::clock::Nanos;
 use wave_tcp_planted::congestion::Algorithm;
 use wave_tcp_planted::context::Filled;
 use wave_tcp_planted::control::{Bounds, Secrets, State};
-use wave_tcp_planted::datapath::{Ring, Tuple};
+use wave_tcp_planted::datapath::{Ring, Settings, Tuple};
+use wave_tcp_planted::datapaths::DatapathKind;
+use wave_tcp_planted::trace::Trace;
 use wave_tcp_testbed_planted::{BOUNDS, By, Make, Runs, Setup, TICK, host6};
 use wave_wires::{Adversity, Memory};
 
@@ -65,9 +68,18 @@ struct History {
     steps: u64,
 }
 
-/// Runs the history of a seed over FlexTOE's data path, with all stages on one core.
-pub fn run(seed: u64) -> Outcome {
-    run_over(seed, &|settings, by| Runs::Inline.datapath(settings, by), true)
+/// Runs the history of a seed over a data path. With another one than FlexTOE's, one side has FlexTOE's in half of the histories.
+pub fn run(seed: u64, kind: DatapathKind) -> Outcome {
+    let flextoe = |settings, by| Runs::Inline.datapath(settings, by);
+    let side = Cell::new(0);
+    let make = |settings: Settings, by| {
+        let side = side.replace(side.get() + 1);
+        if kind == DatapathKind::FlexToe || seed % 4 == side {
+            return flextoe(settings, by);
+        }
+        Box::new(kind.make(settings, Trace::new(0).into()))
+    };
+    run_over(seed, &make, true)
 }
 
 /// Runs the history of a seed. `make` makes the data path, first for one side, then for the other. `is_prompt`: a poll finishes

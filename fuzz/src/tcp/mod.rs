@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use history::Outcome;
 use serde::Serialize;
+pub use wave_tcp_planted::datapaths::DatapathKind;
 pub use wave_tcp_planted::planted::Planted;
 use wave_tcp_planted::planted::plant;
 use wave_terminal::{Failure, Progress, counted, interrupt};
@@ -121,6 +122,8 @@ impl Counts {
 pub struct Plan {
     pub seeds: u64,
     pub seed: u64,
+    /// The data path of both sides; with another one than FlexTOE's, one side has FlexTOE's in half of the histories.
+    pub datapath: DatapathKind,
     /// A fault to plant in all of them.
     pub planted: Option<Planted>,
     /// Whether each fault is also planted alone, in additional histories.
@@ -176,14 +179,14 @@ pub fn run(plan: &Plan, quiet: bool) -> Result<Found, Failure> {
                 let seeds = first..(first + BATCH).min(plan.seed + plan.seeds);
                 progress.begin(&format!("seeds {} to {}", seeds.start, seeds.end - 1));
                 for seed in seeds {
-                    let outcome = history(seed, plan.planted);
+                    let outcome = history(seed, plan.datapath, plan.planted);
                     let (found, hash) = &mut *sum.lock().expect("nobody panics with it");
                     *hash ^= outcome.trace_hash.rotate_left((seed % 64) as u32);
                     found.take(outcome);
                 }
             } else if let Some(fault) = faults.get((step - batches) as usize) {
                 progress.begin(&format!("planted fault {}", fault.name()));
-                let caught = caught(*fault, plan.seed);
+                let caught = caught(*fault, plan.datapath, plan.seed);
                 sum.lock().expect("nobody panics with it").0.planted.push(caught);
             } else {
                 return;
@@ -207,10 +210,10 @@ pub fn run(plan: &Plan, quiet: bool) -> Result<Found, Failure> {
 }
 
 /// Searches for a history that catches a fault.
-fn caught(fault: Planted, first: u64) -> Caught {
+fn caught(fault: Planted, datapath: DatapathKind, first: u64) -> Caught {
     let name = fault.name();
     let mut seeds = first..first + PLANTED_SEEDS_MAX;
-    let found = seeds.find_map(|seed| history(seed, Some(fault)).violation);
+    let found = seeds.find_map(|seed| history(seed, datapath, Some(fault)).violation);
     match found {
         Some(Violation { seed, oracle, .. }) => {
             Caught { name, seed, caught: true, oracle: Some(oracle) }
@@ -220,9 +223,9 @@ fn caught(fault: Planted, first: u64) -> Caught {
 }
 
 /// Runs one history in this thread. A panic counts as a broken rule.
-fn history(seed: u64, planted: Option<Planted>) -> Outcome {
+fn history(seed: u64, datapath: DatapathKind, planted: Option<Planted>) -> Outcome {
     plant(planted);
-    let ended = catch_unwind(|| history::run(seed));
+    let ended = catch_unwind(|| history::run(seed, datapath));
     plant(None);
     ended.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -267,7 +270,8 @@ mod tests {
     use super::*;
 
     fn plan(seeds: u64) -> Plan {
-        Plan { seeds, seed: 0, planted: None, plants_all: false }
+        let datapath = DatapathKind::FlexToe;
+        Plan { seeds, seed: 0, datapath, planted: None, plants_all: false }
     }
 
     #[test]
@@ -286,6 +290,16 @@ mod tests {
     }
 
     #[test]
+    fn histories_over_laminar_keep_every_rule() {
+        let found = run(&Plan { datapath: DatapathKind::Laminar, ..plan(300) }, true).unwrap();
+        assert_eq!(found.violations, 0, "{:#?}", found.failures);
+        let Counts { rtos, fast_retransmits, zero_windows, sequence_wraps, marks, .. } =
+            found.counts;
+        let all = [rtos, fast_retransmits, zero_windows, sequence_wraps, marks];
+        assert!(all.into_iter().all(|count| count > 0), "{:?}", found.counts);
+    }
+
+    #[test]
     fn equal_seeds_give_equal_histories() {
         let [one, other] = [(); 2].map(|()| run(&plan(60), true).unwrap());
         assert_eq!((&one.trace_hash, one.counts), (&other.trace_hash, other.counts));
@@ -295,9 +309,12 @@ mod tests {
 
     #[test]
     fn every_planted_fault_is_caught() {
-        for fault in Planted::ALL {
-            let caught = caught(fault, 0);
-            assert!(caught.caught, "{caught:?}");
+        for (fault, kind) in Planted::ALL
+            .iter()
+            .flat_map(|fault| DatapathKind::ALL.iter().map(move |kind| (fault, kind)))
+        {
+            let caught = caught(*fault, *kind, 0);
+            assert!(caught.caught, "{}: {caught:?}", kind.name());
         }
     }
 }

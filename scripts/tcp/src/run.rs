@@ -19,13 +19,13 @@ const RING_BYTES: [u32; 2] = [8 << 20, 256 << 10];
 /// How long to wait for a packet that may be sent at any time (`*`).
 const PATIENCE: Nanos = Nanos::from_millis(3_600_000);
 
-/// Runs a script.
+/// Runs a script over a data path.
 ///
 /// # Errors
 /// An expectation was not met, or the script uses a feature that this interpreter lacks.
-pub fn run(script: &Script) -> Result<(), RunError> {
+pub fn run(script: &Script, kind: DatapathKind) -> Result<(), RunError> {
     let mut run = Run {
-        machine: Machine::new(DatapathKind::default(), ring_bytes(script)?, script.settings),
+        machine: Machine::new(kind, ring_bytes(script)?, script.settings),
         process: Process::default(),
         peers: Peers::default(),
         pending: None,

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use wave_tcp::datapaths::DatapathKind;
+
 use crate::{RunError, Script, mutants, run};
 
 /// Largest script file, in bytes.
@@ -70,8 +72,8 @@ pub fn text(path: &Path) -> io::Result<String> {
     std::fs::read_to_string(path)
 }
 
-/// Runs the script of this file and, if it passes and `has_mutants` is set, all its mutants.
-pub fn outcome(path: &Path, text: &str, has_mutants: bool) -> Outcome {
+/// Runs the script of this file over a data path and, if it passes and `has_mutants` is set, all its mutants.
+pub fn outcome(path: &Path, text: &str, kind: DatapathKind, has_mutants: bool) -> Outcome {
     let mut outcome =
         Outcome { path: path.to_owned(), result: Ok(()), mutants: 0, survivors: Vec::new() };
     let script = match Script::read(text) {
@@ -81,13 +83,13 @@ pub fn outcome(path: &Path, text: &str, has_mutants: bool) -> Outcome {
             return outcome;
         }
     };
-    outcome.result = run(&script);
+    outcome.result = run(&script, kind);
     if outcome.result.is_err() || !has_mutants {
         return outcome;
     }
     for mutant in mutants(&script) {
         outcome.mutants += 1;
-        if run(&mutant.script).is_ok() {
+        if run(&mutant.script, kind).is_ok() {
             outcome.survivors.push((mutant.line, mutant.what));
         }
     }

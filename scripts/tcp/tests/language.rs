@@ -1,6 +1,7 @@
 //! Errors of a script name the place and the fault; failed expectations are shown in packetdrill's notation.
 
 use proptest::prelude::*;
+use wave_tcp::datapaths::DatapathKind;
 use wave_tcp_script::{BadScript, RunError, Script, mutants, run};
 
 const LISTEN: &str = "0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3
@@ -14,7 +15,7 @@ fn bad(text: &str) -> (usize, usize, String) {
 }
 
 fn result(text: &str) -> Result<(), RunError> {
-    run(&Script::read(text).unwrap())
+    run(&Script::read(text).unwrap(), DatapathKind::default())
 }
 
 #[test]
@@ -101,7 +102,10 @@ fn expectations_that_are_not_compared_have_no_mutants() {
     let script = Script::read(text).unwrap();
     let all = mutants(&script);
     assert!(all.iter().all(|mutant| mutant.what != "window" && mutant.what != "time"));
-    assert!(all.len() >= 8 && all.iter().all(|mutant| run(&mutant.script).is_err()));
+    assert!(
+        all.len() >= 8
+            && all.iter().all(|mutant| run(&mutant.script, DatapathKind::default()).is_err())
+    );
 }
 
 /// Random text made of fragments of the language.
@@ -163,7 +167,7 @@ proptest! {
     #[test]
     fn any_text_is_run_or_refused(text in prop_oneof![pieces(), any::<String>()]) {
         if let Ok(script) = Script::read(&text) {
-            let _ = run(&script);
+            let _ = run(&script, DatapathKind::default());
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use wave_tcp::datapaths::DatapathKind;
 use wave_tcp_script::suite::{outcome, scripts, text};
 
 fn suite() -> PathBuf {
@@ -17,7 +18,7 @@ fn every_script_passes_and_each_of_its_mutants_fails() {
         let name = path.display();
         let text = text(path).unwrap();
         assert!(text.starts_with("// "), "{name}: must start with a comment that names the rule");
-        let outcome = outcome(path, &text, true);
+        let outcome = outcome(path, &text, DatapathKind::default(), true);
         mutants += outcome.mutants;
         if let Err(error) = &outcome.result {
             wrong.push(format!("{name}: {error}"));

@@ -2,6 +2,8 @@
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
+use core::fmt;
+use core::str::FromStr;
 
 use wave_core::clock::Nanos;
 
@@ -52,12 +54,29 @@ macro_rules! datapaths {
     };
 }
 
-impl DatapathKind {
-    /// The data path with this name.
-    pub fn by_name(name: &str) -> Option<DatapathKind> {
-        DatapathKind::ALL.iter().copied().find(|kind| kind.name() == name)
+impl FromStr for DatapathKind {
+    type Err = UnknownDatapath;
+
+    fn from_str(name: &str) -> Result<DatapathKind, UnknownDatapath> {
+        DatapathKind::ALL.iter().copied().find(|kind| kind.name() == name).ok_or(UnknownDatapath)
     }
 }
+
+/// There is no data path with that name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownDatapath;
+
+impl fmt::Display for UnknownDatapath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the data paths are ")?;
+        for (at, kind) in DatapathKind::ALL.iter().enumerate() {
+            write!(f, "{}{}", if at > 0 { ", " } else { "" }, kind.name())?;
+        }
+        Ok(())
+    }
+}
+
+impl core::error::Error for UnknownDatapath {}
 
 impl Default for DatapathKind {
     fn default() -> DatapathKind {

@@ -29,6 +29,7 @@ their connections as if the agent had been killed, since their memory is sealed 
 Examples:
   sudo wave tcp replace                      upgrade the agent on toe0 without stopping its programs
   sudo wave tcp replace --interface veth1
+  sudo wave tcp replace --datapath laminar   open connections move to the other data path
 
 Exit codes: 0 ended by Ctrl-C or SIGTERM, or replaced; 3 there is no agent that can be replaced, or the device was deleted."
 )]
@@ -41,6 +42,9 @@ pub struct ReplaceArgs {
     /// CPUs to run on, such as 8-12: the first thread on the first, flow groups round-robin on the others, or on the first if it is the only one.
     #[arg(long, value_name = "LIST")]
     cpus: Option<Cpus>,
+    /// Data path: flextoe or laminar [default: that of the running agent].
+    #[arg(long, value_name = "NAME")]
+    datapath: Option<DatapathKind>,
     /// Print only errors.
     #[arg(long, short)]
     quiet: bool,
@@ -82,10 +86,13 @@ fn with<W: Wire + Send + 'static>(
     from: Predecessor,
     cannot: &dyn Fn(HandoverError) -> Failure,
 ) -> Result<(), Failure> {
-    let kind = DatapathKind::by_name(from.datapath()).ok_or_else(|| {
-        let why = format!("this version has no data path named {}", from.datapath());
-        cannot(HandoverError::Other(why))
-    })?;
+    let kind = match args.datapath {
+        Some(kind) => kind,
+        None => from.datapath().parse().map_err(|error| {
+            let why = format!("it has the data path {}, but {error}", from.datapath());
+            cannot(HandoverError::Other(why))
+        })?,
+    };
     let make = |settings, trace| kind.make(settings, trace);
     let (ip, name) = (from.address().ip, from.name().to_owned());
     let profile = Profile::of(Role::Tcp).becoming(args.user).with_socket(from.door());

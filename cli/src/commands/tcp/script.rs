@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Value, json};
 use wave_process::say;
+use wave_tcp::datapaths::DatapathKind;
 use wave_tcp_script::RunError;
 use wave_tcp_script::suite::{self, Outcome};
 use wave_terminal::{Table, print};
@@ -44,6 +45,9 @@ pub struct ScriptArgs {
     /// Script files, or folders of .pkt files.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
+    /// Data path of the engine.
+    #[arg(long, value_name = "NAME", default_value = "flextoe")]
+    datapath: DatapathKind,
     /// Also run each script with every expectation flipped, one at a time.
     #[arg(long)]
     mutants: bool,
@@ -63,7 +67,7 @@ pub fn script(args: &ScriptArgs) -> ExitCode {
     let mut outcomes = Vec::new();
     for path in files {
         match suite::text(&path) {
-            Ok(text) => outcomes.push(suite::outcome(&path, &text, args.mutants)),
+            Ok(text) => outcomes.push(suite::outcome(&path, &text, args.datapath, args.mutants)),
             Err(error) => {
                 say!("wave tcp script: {}: {error}", path.display());
                 return ExitCode::from(BAD);

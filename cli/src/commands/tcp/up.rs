@@ -43,6 +43,7 @@ Examples:
   wave tcp replace --tap toe0                            another agent takes over; no connection is reset
   wave tcp up --address 10.77.0.2/24 --address fd77::2/64
   wave tcp up --address 10.77.0.2/24 --groups 4 --cpus 8-12
+  wave tcp up --address 10.77.0.2/24 --datapath laminar
   wave tcp up --interface veth1 --address 10.78.0.3/24   beside the kernel's own address there
 
 Exit codes: 0 ended by Ctrl-C or SIGTERM, or replaced; 2 bad arguments; 3 the device, the address, the socket or a CPU is not
@@ -81,6 +82,9 @@ pub struct UpArgs {
     /// Congestion control. dctcp asks peers for ECN, and paces connections that have met congestion; reno uses ECN where peers ask.
     #[arg(long, value_name = "ALGORITHM", default_value = "reno", value_parser = congestion)]
     congestion: Algorithm,
+    /// Data path: flextoe, or laminar, a match-action pipeline whose decisions are those of `wave rmt check laminar`.
+    #[arg(long, value_name = "NAME", default_value = "flextoe")]
+    datapath: DatapathKind,
     /// Keep the device when the agent exits.
     #[arg(long)]
     persistent: bool,
@@ -408,7 +412,7 @@ fn run<W: Wire + Send + 'static>(
         }
         Ok::<(), Failure>(())
     };
-    let make = |settings, trace| DatapathKind::default().make(settings, trace);
+    let make = |settings, trace| args.datapath.make(settings, trace);
     match wires.one_or_groups(cpus) {
         Ok(wire) => {
             let front = TcpFront::new(wire, make, door, reports, captures, traces, &options)

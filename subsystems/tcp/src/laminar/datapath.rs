@@ -25,6 +25,7 @@ use crate::datapath::{Established, Fin, FlowId, INTERVALS_MAX, NoRoom, Ring, Set
 use crate::executors::Inline;
 use crate::flextoe::FlexToe;
 use crate::flow::state::Protocol;
+use crate::planted::{Planted, is_planted};
 use crate::seq::{Seq, seq_of};
 use crate::stages::acknowledge::{Acknowledged, echoed_round_trip, go_back_n};
 use crate::stages::arbiter::{Answer, Arbiter};
@@ -48,8 +49,10 @@ pub const NAME: &str = "laminar";
 struct Beside {
     /// Number in `context_psn`.
     context: u32,
-    /// Most bytes that a sequence number or an acknowledgement may lie behind.
-    limit: u32,
+    /// Most bytes that a sequence number may lie behind: the receive ring.
+    behind_max: u32,
+    /// Most bytes that an acknowledgement may lie behind: the peer's largest window (RFC 5961, 5).
+    ack_behind_max: u32,
     /// Copies under way.
     copies: u32,
     /// The registers are behind the peer's FIN.
@@ -102,16 +105,16 @@ impl Passes {
         {
             return phv;
         }
-        let Beside { context, limit, .. } = *self.beside(id);
+        let Beside { context, behind_max, ack_behind_max, .. } = *self.beside(id);
         self.packet(id, kind::RECEIVE)
             .with(CONTEXT, context)
             .with(SEQ, summary.seq.0)
-            .with(BOUND, summary.seq.plus(limit).0)
+            .with(BOUND, summary.seq.plus(behind_max).0)
             .with(LENGTH, bytes)
             .with(END, summary.seq.plus(bytes).0)
             .with(HAS_PAYLOAD, u32::from(bytes > 0))
             .with(ACK, summary.ack.0)
-            .with(NEWEST, summary.ack.plus(limit).0)
+            .with(NEWEST, summary.ack.plus(ack_behind_max).0)
             .with(WINDOW, u32::from(summary.window) << flow.send_scale)
             .with(FLAGS, if summary.echoes_mark { 0x40 } else { 0 })
     }
@@ -130,16 +133,24 @@ impl Passes {
         let received = flow.received;
         let start = i64::from(summary.seq.since(seq_of(flow.receive_base, received)));
         let behind = received.checked_add_signed(start + i64::from(summary.bytes));
-        let is_past_fin = behind.zip(flow.fin).is_some_and(|(behind, fin)| behind > fin);
-        let bytes = if is_past_fin { 0 } else { summary.bytes };
+        let is_past_fin =
+            summary.bytes > 0 && behind.zip(flow.fin).is_some_and(|(behind, fin)| behind > fin);
+        let mut bytes = if is_past_fin { 0 } else { summary.bytes };
         let had_gap = self.read(RX_OOO_TAIL, id)[0] > 0;
         let mut phv = self.fields(id, flow, frame, summary, bytes);
-        let verdict = self.machine.pass(Gress::Egress, &mut phv);
+        let mut verdict = self.machine.pass(Gress::Egress, &mut phv);
         let mut outcome = Received::default();
         if phv.get(AGE) as i32 > -1 {
             let is_loss = verdict.digest == DIGEST_FAST_RETRANSMIT;
-            outcome.acknowledged = self.hear(flow, &phv, summary, is_loss, now);
+            if !is_planted(Planted::DataCountedAsDuplicate) {
+                flow.duplicates = self.read(TX_DUPACKS, id)[0] as u8;
+            }
+            outcome.acknowledged = Passes::hear(flow, &phv, summary, is_loss, now);
             self.recount(id, flow);
+            if flow.window_max > self.beside(id).ack_behind_max {
+                self.beside(id).ack_behind_max = flow.window_max;
+                self.write_peer(id, flow.send_scale);
+            }
         } else {
             outcome.dropped = Some(match result_of(&phv, NEWS) {
                 UNSENT => Dropped::UnsentAcknowledged,
@@ -148,24 +159,35 @@ impl Passes {
             outcome.acknowledge = Some(AckTiming::Now);
             return outcome;
         }
+        let room = self.edge(id, flow) as i64 - received as i64 - start;
+        if room > 0 && room < i64::from(bytes) && result_of(&phv, ORDER) & BEYOND_EDGE != 0 {
+            // The processor cuts off what is beyond the window, and the rest passes again.
+            bytes = room as u32;
+            phv = self.fields(id, flow, frame, summary, bytes);
+            verdict = self.machine.pass(Gress::Egress, &mut phv);
+        }
         outcome.merged = phv.get(MERGED);
-        let is_placed = phv.get(IS_PLACED) == 1;
+        let (first, copy) = (phv.get(START), phv.get(COPY));
+        let skip = phv.get(OLD).wrapping_add(first).wrapping_sub(phv.get(SEQ));
+        let placed = Placed { position: received + u64::from(first), skip, bytes: copy };
+        outcome.placed = (phv.get(IS_PLACED) == 1).then_some(placed);
         match phv.get(CLASS) {
             class::IN_ORDER => {
-                let (position, bytes) = (received, phv.get(AHEAD));
-                let skip = phv.get(OLD).wrapping_sub(phv.get(SEQ));
-                outcome.placed = Some(Placed { position, skip, bytes });
-                flow.received += u64::from(bytes);
-                flow.since_ack_bytes = flow.since_ack_bytes.saturating_add(bytes);
+                let ahead = phv.get(AHEAD);
+                flow.received += u64::from(ahead);
+                flow.since_ack_bytes = flow.since_ack_bytes.saturating_add(ahead);
                 outcome.must_notify = true;
-                let at_once = acks_at_once(flow, summary, now) || had_gap;
+                let is_cut = bytes < summary.bytes;
+                let at_once = acks_at_once(flow, summary, now) || had_gap || is_cut;
                 outcome.acknowledge =
                     Some(if at_once { AckTiming::Now } else { AckTiming::Delayed });
             }
             class::OUT_OF_ORDER => {
-                let position = received + u64::from(phv.get(START));
-                outcome.placed = is_placed.then_some(Placed { position, skip: 0, bytes });
-                outcome.dropped = (!is_placed).then_some(Dropped::TooManyIntervals);
+                outcome.dropped = match (outcome.placed, copy) {
+                    (Some(_), _) => None,
+                    (None, 0) => Some(Dropped::Duplicate),
+                    (None, _) => Some(Dropped::TooManyIntervals),
+                };
                 outcome.acknowledge = Some(AckTiming::Now);
             }
             class::PURE => {}
@@ -192,6 +214,10 @@ impl Passes {
         }
         if outcome.placed.is_some() {
             self.beside(id).copies += 1;
+            if is_planted(Planted::EarlyAcknowledgement) {
+                let landed = flow.received + u64::from(outcome.merged);
+                self.pass_pseudo(id, flow, landed, outcome.merged);
+            }
         } else if verdict.mirror != 0 && self.beside(id).copies == 0 {
             // No copy to wait for: the pseudo segment passes at once.
             self.pass_pseudo(id, flow, flow.received + u64::from(outcome.merged), outcome.merged);
@@ -201,7 +227,6 @@ impl Passes {
 
     /// Takes a segment's acknowledgement and window, which the pipeline has accepted.
     fn hear(
-        &self,
         flow: &mut Protocol,
         phv: &Phv,
         summary: &Summary,
@@ -244,6 +269,12 @@ impl Passes {
         if outcome.echoes_mark && outcome.bytes > 0 {
             flow.until_resumed = flow.until_resumed.or(Some(0));
         }
+        let mut is_loss = is_loss;
+        if is_planted(Planted::DataCountedAsDuplicate) {
+            let counts = acked == 0 && summary.bytes > 0 && phv.get(FLIGHT) > 0;
+            flow.duplicates = if acked > 0 { 0 } else { flow.duplicates + u8::from(counts) };
+            is_loss |= counts && flow.duplicates == 3;
+        }
         // Until everything sent before the last loss is acknowledged, duplicates may answer retransmissions (RFC 6582).
         if is_loss && flow.acknowledged >= flow.recover {
             go_back_n(flow);
@@ -274,6 +305,9 @@ impl Passes {
             Some(_) => false,
         };
         let interval_end = flow.received + u64::from(phv.get(TAIL));
+        if is_planted(Planted::EarlyFinDropped) && behind > flow.received {
+            return;
+        }
         if !is_accepted || behind > self.edge(id, flow) || behind < interval_end {
             return;
         }
@@ -322,21 +356,37 @@ impl Passes {
 
     /// What a packet that leaves acknowledges and advertises.
     fn answer_of(flow: &mut Protocol, phv: &Phv) -> Answer {
-        let units = phv.get(AVAIL) >> flow.receive_scale;
+        let mut open = phv.get(AVAIL);
+        if is_planted(Planted::WindowShrunk) {
+            open /= 2;
+        }
+        let units = open >> flow.receive_scale;
         let window = u16::try_from(units).unwrap_or(u16::MAX);
         let edge = flow.landed + (u64::from(window) << flow.receive_scale);
         flow.advertised = flow.advertised.max(edge);
         Answer { ack: Seq(phv.get(LANDED)), window }
     }
 
-    /// Writes the send credits, if the pipeline cannot know them: what the congestion window leaves. Going back to bytes that were sent, or
-    /// another window, changes them.
+    /// Writes what the pipeline cannot know: the send credits, which are what the congestion window leaves, after another window or going
+    /// back to bytes that were sent; and that going back ends a row of duplicates.
     fn recount(&mut self, id: FlowId, flow: &Protocol) {
         let sent = flow.next.saturating_sub(flow.acknowledged) as u32;
         let credits = flow.window_bytes.wrapping_sub(sent);
         if self.read(TX_CREDITS, id) != [credits, 0] {
             self.write(TX_CREDITS, id, [credits, 0]);
         }
+        if self.read(TX_DUPACKS, id) != [flow.duplicates.into(), 0] {
+            self.write(TX_DUPACKS, id, [flow.duplicates.into(), 0]);
+        }
+    }
+
+    /// Writes what the ingress needs of a connection.
+    fn write_peer(&mut self, id: FlowId, scale: u8) {
+        let Beside { context, behind_max, ack_behind_max, .. } = *self.beside(id);
+        let entry = entry(scale, [context, behind_max, ack_behind_max]);
+        let table = ingress::PEER_TABLE;
+        let written = self.machine.state.set(Gress::Ingress, table, id.index, Some(entry));
+        debug_assert_eq!(written, Ok(()), "the table has a place for each connection");
     }
 
     /// Writes up to where bytes were sent.
@@ -372,9 +422,9 @@ fn key(tuple: &Tuple) -> Option<Key> {
     Some(key)
 }
 
-fn entry(action: u8, words: [u32; 2]) -> Entry {
+fn entry(action: u8, words: [u32; 3]) -> Entry {
     let mut data = [0; 8];
-    data[..2].copy_from_slice(&words);
+    data[..3].copy_from_slice(&words);
     Entry { action: action.into(), data }
 }
 
@@ -399,20 +449,22 @@ impl Arbiter for Passes {
         if id.index as usize >= self.flows.len() {
             return Err(NoRoom);
         }
-        let limit = receiving.ring.bytes.max(sending.ring.bytes);
+        let behind_max = receiving.ring.bytes;
+        let window_max = sending.edge.saturating_sub(sending.acknowledged) as u32;
+        let ack_behind_max = window_max.max(sending.mss.into());
         let context = (u32::from(context.process) << 6 | u32::from(context.context)) % CONTEXTS;
-        *self.beside(id) = Beside { context, limit, ..Beside::default() };
+        *self.beside(id) = Beside { context, behind_max, ack_behind_max, ..Beside::default() };
+        self.write_peer(id, sending.scale);
         let state = &mut self.machine.state;
         let direct = [
-            (ingress::OWNER_TABLE, entry(0, [context, 0])),
-            (ingress::PEER_TABLE, entry(sending.scale, [context, limit])),
-            (ingress::STREAM_TABLE, entry(0, [sending.base.0, 0])),
+            (ingress::OWNER_TABLE, entry(0, [context, 0, 0])),
+            (ingress::STREAM_TABLE, entry(0, [sending.base.0, 0, 0])),
         ];
         for (table, entry) in direct {
             state.set(Gress::Ingress, table, id.index, Some(entry)).map_err(|_| NoRoom)?;
         }
         if let Some(key) = key(tuple) {
-            let entry = entry(0, [id.index, 0]);
+            let entry = entry(0, [id.index, 0, 0]);
             state.insert(Gress::Ingress, ingress::LOOKUP_TABLE, key, entry).map_err(|_| NoRoom)?;
         }
         let at = |position| seq_of(receiving.base, position).0;
@@ -537,7 +589,9 @@ impl Arbiter for Passes {
     fn changed(&mut self, id: FlowId, flow: &Protocol) {
         self.recount(id, flow);
         let edge = self.edge(id, flow);
-        let grown = update::grown_edge(flow, edge).filter(|_| !flow.has_fin());
+        // The window is rounded down.
+        let grown =
+            update::grown_edge(flow, edge, flow.receive_limit()).filter(|_| !flow.has_fin());
         if let Some(grown) = grown {
             let bytes = (grown - edge) as u32;
             let mut phv = self

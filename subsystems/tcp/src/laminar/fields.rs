@@ -77,8 +77,10 @@ wave_rmt::fields! {
     ORDER = order: 16,
     /// The segment's class, of [`class`](super::receive::class).
     CLASS = class: 8,
-    /// Offset of the first byte from `rx_next`, for a segment out of order.
+    /// Offset from `rx_next` of the first byte to copy to the host.
     START = start: 32,
+    /// Number of bytes to copy.
+    COPY = copy: 32,
     /// Offset behind the last byte from `rx_next`.
     AHEAD = ahead: 32,
     /// `rx_next` after this packet.
@@ -91,12 +93,16 @@ wave_rmt::fields! {
     BEYOND = beyond: 16,
     /// End of the interval out of order, as an offset from `rx_next`.
     TAIL = tail: 32,
+    /// `tail` before this packet.
+    TAIL_BEFORE = tail_before: 32,
     /// Result of the comparators at `rx_ooo_tail`.
     JOIN = join: 16,
     /// Not 0 if the segment opens the interval.
     OPENED = opened: 32,
     /// Start of the interval, as an offset from `rx_next`.
     HEAD = head: 32,
+    /// `head` before this packet.
+    HEAD_BEFORE = head_before: 32,
     /// Result of the comparators at `rx_ooo_head`.
     TOUCH = touch: 16,
     /// Bytes that the pseudo segment merges.

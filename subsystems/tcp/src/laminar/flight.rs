@@ -13,8 +13,8 @@ use wave_rmt::table::{Function, Lookup, TernaryEntry};
 use wave_rmt::{Action, Alu, Gateway, Instruction, Match, Op, Output, Row, Source, Table, Then};
 
 use super::fields::{
-    ACK, ACKED, AGE, BOUND, CLASS, CONTEXT, DISTANCE, DUPACKS as DUPACKS_SEEN, END, FLIGHT,
-    HAS_PAYLOAD, KIND, LENGTH, NEWEST, NEWS, PAID, PLAUSIBLE, POSITION, RAW_WINDOW,
+    ACK, ACKED, AGE, BOUND, CLASS, CONNECTION, CONTEXT, DISTANCE, DUPACKS as DUPACKS_SEEN, END,
+    FLIGHT, HAS_PAYLOAD, KIND, LENGTH, NEWEST, NEWS, PAID, PLAUSIBLE, POSITION, RAW_WINDOW,
     REMOTE as REMOTE_NOW, ROOM, SENT, SENT_START, SEQ, STEADY, TARGET, TX_CREDITS, TX_DUPACKS,
     TX_REMOTE_AVAIL, TX_WINDOW, UNA, WINDOW,
 };
@@ -22,11 +22,15 @@ use super::landed::READ_BOTH;
 use super::receive::{FIRST, GRANT, MEMORY, SECOND, access, class, is, result};
 use super::transmit::{CLEAR, COUNT, DUP_THRESH, IS_NEW, IS_SAME, sync};
 use super::transmit::{DROP_BYTES, FAST_RETRANSMIT};
-use super::{TABLE, kind};
+use super::{CONNECTIONS, TABLE, kind};
 
-/// What a segment needs of its connection. Action data: the context, and the most bytes that a sequence number and an acknowledgement
+/// What a segment needs of its connection. Action data: the context, and the most bytes that a sequence number, and an acknowledgement,
 /// may lie behind; the action is the peer's window scale.
-pub(super) const PEER: Table<'static> = Table { actions: SCALES, ..super::ingress::PEER };
+pub(super) const PEER: Table<'static> = Table {
+    lookup: Lookup::Direct { index: CONNECTION, entries: CONNECTIONS, data_bits: 96 },
+    actions: SCALES,
+    ..super::ingress::PEER
+};
 
 macro_rules! scales {
     ($($name:literal $bits:literal)*) => {
@@ -36,7 +40,7 @@ macro_rules! scales {
             ops: &[
                 Op::set(CONTEXT, Source::Data(0)),
                 Op::new(BOUND, Function::Add, Source::Field(SEQ), Source::Data(1)),
-                Op::new(NEWEST, Function::Add, Source::Field(ACK), Source::Data(1)),
+                Op::new(NEWEST, Function::Add, Source::Field(ACK), Source::Data(2)),
                 Op::new(WINDOW, Function::ShiftLeft($bits), Source::Field(RAW_WINDOW), Source::Constant(0)),
             ],
         }),*]

@@ -79,6 +79,8 @@ pub const LAMINAR: Pipeline<'static> = Pipeline {
         window::ORDER,
         window::TAIL,
         receive::HEAD,
+        window::START_COPY,
+        window::COUNT_COPY,
         flight::REMOTE,
         flight::DUPACKS,
         flight::CREDITS,

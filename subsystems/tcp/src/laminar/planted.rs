@@ -147,6 +147,15 @@ pub const PLANTED: &[Planted] = &[
         first: 0,
     },
     Planted {
+        name: "copied-twice",
+        about: "bytes that a pseudo segment is about to tell the host of are copied again",
+        pipeline: with_table!(Table {
+            gateway: Gateway { rows: &[], otherwise: Then::Skip },
+            ..window::START_COPY
+        }),
+        first: 0,
+    },
+    Planted {
         name: "silent",
         about: "a segment that is refused makes no pseudo segment",
         pipeline: with_table!(Table {

@@ -242,7 +242,7 @@ pub(super) const AVAIL: Table<'static> = Table {
 pub(super) const SLIDE: Instruction<'static> = Instruction {
     name: "slide",
     alus: &[Alu::low(Operation::SubtractSaturating, MEMORY, SECOND)],
-    outputs: &[Output::word(0, Origin::Alu(Word::Low))],
+    outputs: &[Output::word(0, Origin::Alu(Word::Low)), Output::word(1, Origin::Memory(Word::Low))],
     ..Instruction::NOTHING
 };
 
@@ -262,6 +262,7 @@ pub(super) const EXTEND: Instruction<'static> = Instruction {
         Output::word(0, Origin::Alu(Word::Low)),
         Output::word(1, Origin::Result),
         Output::word(2, Origin::Input(Input::Second)).when(IS_FREE),
+        Output::word(3, Origin::Memory(Word::Low)),
     ],
 };
 
@@ -269,7 +270,7 @@ pub(super) const EXTEND: Instruction<'static> = Instruction {
 pub(super) const SLIDE_TAIL: Action<'static> = Action {
     name: "slide",
     access: access(RX_OOO_TAIL, &SLIDE, [None, Some(AHEAD)]),
-    ops: &[Op::set(field::TAIL, Source::Output(0))],
+    ops: &[Op::set(field::TAIL, Source::Output(0)), Op::set(field::TAIL_BEFORE, Source::Output(1))],
 };
 
 /// The segment opens the interval, or extends it at its end.
@@ -280,6 +281,7 @@ pub(super) const EXTEND_TAIL: Action<'static> = Action {
         Op::set(field::TAIL, Source::Output(0)),
         Op::set(JOIN, Source::Output(1)),
         Op::set(OPENED, Source::Output(2)),
+        Op::set(field::TAIL_BEFORE, Source::Output(3)),
     ],
 };
 
@@ -337,7 +339,11 @@ const EXTEND_BACK: Instruction<'static> = Instruction {
         Compare::against_memory(Kind::Unsigned, Input::First, Relation::Less, Word::Low),
     ],
     alus: &[Alu::set(FIRST).when(When::true_at(0).and(When::true_at(1)))],
-    outputs: &[Output::word(0, Origin::Alu(Word::Low)), Output::word(1, Origin::Result)],
+    outputs: &[
+        Output::word(0, Origin::Alu(Word::Low)),
+        Output::word(1, Origin::Result),
+        Output::word(2, Origin::Memory(Word::Low)),
+    ],
 };
 
 /// `rx_ooo_head`. A segment behind the interval's end is not nearer than its start, so it changes nothing here either.
@@ -356,12 +362,19 @@ pub(super) const HEAD: Table<'static> = Table {
         Action {
             name: "slide",
             access: access(RX_OOO_HEAD, &SLIDE, [None, Some(AHEAD)]),
-            ops: &[Op::set(field::HEAD, Source::Output(0))],
+            ops: &[
+                Op::set(field::HEAD, Source::Output(0)),
+                Op::set(field::HEAD_BEFORE, Source::Output(1)),
+            ],
         },
         Action {
             name: "extend_back",
             access: access(RX_OOO_HEAD, &EXTEND_BACK, [Some(START), Some(AHEAD)]),
-            ops: &[Op::set(field::HEAD, Source::Output(0)), Op::set(TOUCH, Source::Output(1))],
+            ops: &[
+                Op::set(field::HEAD, Source::Output(0)),
+                Op::set(TOUCH, Source::Output(1)),
+                Op::set(field::HEAD_BEFORE, Source::Output(2)),
+            ],
         },
         Action {
             name: "open",

@@ -10,12 +10,12 @@ use wave_rmt::{Gress, Phv, Specialised, Verdict};
 use super::explore::receive::{Settings, explore};
 use super::explore::transmit as transmit_side;
 use super::planted::PLANTED;
-use super::trace::{Packet, Script, TABLE_5_1_REGISTERS, table_5_1};
+use super::trace::{Packet, Script, Step, TABLE_5_1_REGISTERS, table_5_1};
 use super::*;
 
 #[test]
 fn pipelines_fit_tofino_2_and_not_tofino_1() {
-    for (pipeline, stages, alus) in [(&THESIS, 7, 13), (&LAMINAR, 9, 12)] {
+    for (pipeline, stages, alus) in [(&THESIS, 7, 13), (&LAMINAR, 11, 12)] {
         let placement = place(pipeline, &TOFINO2);
         assert_eq!(placement.violations, []);
         assert_eq!((placement.stages.len(), placement.total().stateful_alus), (stages, alus));
@@ -29,7 +29,10 @@ fn pipelines_fit_tofino_2_and_not_tofino_1() {
 fn registers_are_those_of_table_5_1() {
     let ours = table_5_1().run(&LAMINAR).unwrap();
     let steps = table_5_1().run(&THESIS).unwrap();
-    assert_eq!(ours, steps);
+    // Bytes that are in the host's memory already are not placed again.
+    let again = |step: &Step| step.name == "#4" || step.name == "#6";
+    let placed = |step: &Step| Step { is_placed: step.is_placed && !again(step), ..step.clone() };
+    assert!(ours.iter().eq(steps.iter().map(placed).collect::<Vec<_>>().iter()));
     let registers: Vec<_> = steps.iter().map(|step| step.registers).collect();
     assert_eq!(registers, TABLE_5_1_REGISTERS);
     // The pseudo segments, as the table prints them.
@@ -82,7 +85,8 @@ fn no_order_of_packets_breaks_reassembly() {
 #[test]
 fn planted_faults_are_found() {
     for planted in PLANTED {
-        let settings = Settings { first: planted.first, window: 6, ..Settings::default() };
+        let settings =
+            Settings { first: planted.first, window: 6, copies: 2, ..Settings::default() };
         let found = explore(&planted.pipeline, settings).counterexample;
         let found = found.unwrap_or_else(|| panic!("{} was not found", planted.name));
         assert!(!found.steps.is_empty() && found.steps.len() <= 6, "{}: {found:?}", planted.name);
@@ -101,7 +105,7 @@ fn machine() -> Specialised<Laminar> {
     let (from, to) = (u32::from_be_bytes([10, 0, 0, 1]), u32::from_be_bytes([10, 0, 0, 2]));
     let mut key = [0; 10];
     key[..3].copy_from_slice(&[from, to, 7000 << 16 | 80]);
-    let entry = |action, word| Entry { action, data: [word, 1500, 0, 0, 0, 0, 0, 0] };
+    let entry = |action, word| Entry { action, data: [word, 1500, 1500, 0, 0, 0, 0, 0] };
     let state = &mut machine.state;
     state.insert(Gress::Ingress, ingress::LOOKUP_TABLE, key, entry(0, 5)).unwrap();
     state.set(Gress::Ingress, ingress::OWNER_TABLE, 5, Some(entry(0, 3))).unwrap();

@@ -6,12 +6,13 @@
 //! less.
 
 use wave_rmt::register::{Compare, Input, Kind, Origin, Relation, When, Word};
-use wave_rmt::table::{Lookup, TernaryEntry};
+use wave_rmt::table::{Function, Lookup, TernaryEntry};
 use wave_rmt::{Action, Alu, Gateway, Instruction, Match, Op, Output, Row, Source, Table, Then};
 
 use super::fields as field;
 use super::fields::{
-    AGE, CLASS, DIGEST, DROP, END, HAS_PAYLOAD, KIND, OLD, RX_WINDOW, SEQ, START, TARGET,
+    AGE, CLASS, COPY, DIGEST, DROP, END, HAS_PAYLOAD, HEAD_BEFORE, KIND, OLD, RX_WINDOW, SEQ,
+    START, TARGET,
 };
 use super::landed::GRANT;
 use super::receive::{
@@ -137,11 +138,51 @@ const CHALLENGE: Action<'static> = keep(
     &[Op::set(DROP, Source::Constant(1)), Op::set(DIGEST, Source::Constant(DIGEST_CHALLENGE))],
 );
 
+const HAS_BYTES: [Row<'static>; 2] = [
+    Row { all: &[is(CLASS, class::IN_ORDER), is(HEAD_BEFORE, 0)], then: Then::Run(0) },
+    Row { all: &[is(CLASS, class::OUT_OF_ORDER), is(HEAD_BEFORE, 0)], then: Then::Run(0) },
+];
+
+/// Where copying starts. If the interval starts at `rx_next`, a pseudo segment is on its way that tells the host of all its bytes. They
+/// are not copied again: the host may have read them when that copy ends, and the peer's next bytes may have their place in the ring. The thesis' copies
+/// end in order (5.4); ours may end in any.
+pub(super) const START_COPY: Table<'static> = Table {
+    name: "rx_start_copy",
+    gateway: Gateway { rows: &HAS_BYTES, otherwise: Then::Skip },
+    actions: &[keep(
+        "behind_interval",
+        &[Op::new(
+            START,
+            Function::Maximum,
+            Source::Field(START),
+            Source::Field(field::TAIL_BEFORE),
+        )],
+    )],
+    ..TABLE
+};
+
+/// How many bytes are copied.
+pub(super) const COUNT_COPY: Table<'static> = Table {
+    name: "rx_count_copy",
+    gateway: Gateway { rows: &[], otherwise: Then::Run(0) },
+    actions: &[keep(
+        "bytes",
+        &[Op::new(
+            COPY,
+            Function::SubtractSaturating,
+            Source::Field(field::AHEAD),
+            Source::Field(START),
+        )],
+    )],
+    ..TABLE
+};
+
 /// Whether the payload is placed. Every segment with payload makes a pseudo segment, unless its acknowledgement is not honest.
 pub(super) const VERDICT: Table<'static> = Table {
     name: "rx_verdict",
     lookup: Lookup::Ternary(&[
         TernaryEntry { all: &[RECEIVED, IS_REFUSED], action: 3 },
+        TernaryEntry { all: &[RECEIVED, is(HAS_PAYLOAD, 1), is(COPY, 0)], action: 1 },
         TernaryEntry { all: &[RECEIVED, is(CLASS, class::IN_ORDER)], action: 0 },
         TernaryEntry { all: JOINED[0], action: 0 },
         TernaryEntry { all: JOINED[1], action: 0 },

@@ -70,11 +70,8 @@ fn is_nearly_closed(flow: &Protocol) -> bool {
     flow.advertised.saturating_sub(flow.received) < u64::from(flow.ring_bytes) / 2
 }
 
-/// The right edge of a window that has grown enough beyond `edge` to be no silly one (RFC 9293, 3.8.6.2.2); `None` if it has not.
-pub fn grown_edge(flow: &Protocol, edge: u64) -> Option<u64> {
-    let unit = 1_u64 << flow.receive_scale;
-    // Less by one unit, so that rounding up stays within the ring.
-    let room = flow.receive_limit().saturating_sub(unit - 1);
+/// `room` as the right edge of a window, if it is far enough beyond `edge` to be no silly one (RFC 9293, 3.8.6.2.2).
+pub fn grown_edge(flow: &Protocol, edge: u64, room: u64) -> Option<u64> {
     let enough = u64::from(flow.mss).min(usable_bytes(flow) / 2);
     (room >= edge.saturating_add(enough)).then_some(room)
 }
@@ -84,7 +81,9 @@ pub fn advertise_window(flow: &mut Protocol) -> u16 {
     let unit = 1_u64 << flow.receive_scale;
     let landed = flow.landed;
     let limit = flow.receive_limit();
-    let wanted = grown_edge(flow, flow.advertised).unwrap_or(flow.advertised);
+    // Less by one unit, so that rounding up stays within the ring.
+    let room = limit.saturating_sub(unit - 1);
+    let wanted = grown_edge(flow, flow.advertised, room).unwrap_or(flow.advertised);
     let mut open = wanted.saturating_sub(landed);
     if is_planted(Planted::WindowShrunk) {
         open = open.saturating_sub(flow.intervals().bytes());

@@ -3,6 +3,7 @@
 //! - what is acknowledged was copied, and so was what the host may read; with the thesis' pipeline, which does not wait for copies,
 //!   it was received;
 //! - the interval out of order has only received bytes, and ends not before it starts;
+//! - no copy is under way of bytes that the host may read: it may have read them, and use their place for others;
 //! - `rx_next` and the room behind it end at the granted edge;
 //! - the payload is placed of a segment that is counted as received, and of no other.
 //!
@@ -16,8 +17,8 @@ use alloc::vec::Vec;
 use wave_rmt::{Phv, Pipeline};
 
 use super::super::fields::{
-    ACK, BOUND, DIGEST, END, IS_PLACED, KIND, LANDED, LENGTH, MERGE_END, NEXT, RX_LANDED, SEQ,
-    TARGET,
+    ACK, BOUND, COPY, DIGEST, END, IS_PLACED, KIND, LANDED, LENGTH, MERGE_END, NEXT, OLD,
+    RX_LANDED, SEQ, START, TARGET,
 };
 use super::super::trace::segment;
 use super::super::transmit::sync;
@@ -114,7 +115,13 @@ impl Settings {
         let copy = pass(machine, &mut next, &mut phv);
         let mut bytes = 0;
         if phv.get(IS_PLACED) == 1 {
-            (from..to).for_each(|byte| bytes |= 1 << byte);
+            let placed = if is_thesis(machine.pipeline) {
+                from..to
+            } else {
+                let start = self.offset(phv.get(OLD).wrapping_add(phv.get(START)));
+                start..start + phv.get(COPY) as u8
+            };
+            placed.for_each(|byte| bytes |= 1 << byte);
         }
         if phv.get(DIGEST) == DIGEST_BEYOND_WINDOW && at.reset.is_none() {
             next.reset = Some(self.offset(at.registers[0]));
@@ -291,6 +298,16 @@ impl Side for Settings {
             return Some(format!(
                 "the host may read {} bytes, and byte {byte} never came",
                 at.readable
+            ));
+        }
+        let landed = self.offset(at.landed.into());
+        let again = at
+            .copies
+            .iter()
+            .find_map(|(bytes, _)| (0..landed).find(|byte| *byte < 16 && bytes >> byte & 1 == 1));
+        if let Some(byte) = again {
+            return Some(format!(
+                "the host may read {landed} bytes, and byte {byte} is copied again"
             ));
         }
         if at.reset.is_some() {
