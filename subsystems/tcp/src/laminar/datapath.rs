@@ -112,7 +112,10 @@ impl Passes {
             .with(BOUND, summary.seq.plus(behind_max).0)
             .with(LENGTH, bytes)
             .with(END, summary.seq.plus(bytes).0)
-            .with(HAS_PAYLOAD, u32::from(bytes > 0))
+            .with(
+                HAS_PAYLOAD,
+                if bytes == 0 && summary.fin { BARE_FIN } else { u32::from(bytes > 0) },
+            )
             .with(ACK, summary.ack.0)
             .with(NEWEST, summary.ack.plus(ack_behind_max).0)
             .with(WINDOW, u32::from(summary.window) << flow.send_scale)
@@ -397,6 +400,8 @@ impl Passes {
     }
 }
 
+/// In the field `has_payload`: a FIN without payload, which is no duplicate acknowledgement.
+const BARE_FIN: u32 = 3;
 /// Result of the comparators at `tx_window`: bytes that were never sent are acknowledged.
 const UNSENT: u32 = 5;
 /// Result of the comparators at `tx_window`: less is acknowledged than before.

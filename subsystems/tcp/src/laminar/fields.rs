@@ -50,7 +50,7 @@ wave_rmt::fields! {
     LENGTH = length: 32,
     /// Sequence number after the last byte; for SYNC, what it adds to a register.
     END = end: 32,
-    /// 1 if there is payload.
+    /// 1 if there is payload. The lowest bit is set in a segment that is no bare acknowledgement.
     HAS_PAYLOAD = has_payload: 8,
     /// The acknowledged sequence number; for bytes to send that of the first, too.
     ACK = ack: 32,
