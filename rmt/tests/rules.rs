@@ -5,9 +5,10 @@ use std::process::Command;
 
 use wave_rmt::check::{Rule, place};
 use wave_rmt::devices::{DEVICES, Device, Limit, TOFINO2};
+use wave_rmt::field::Declared;
 use wave_rmt::{
-    Access, Action, Compare, Function, Hash, Instruction, Kind, Op, Pipeline, Polynomial, Relation,
-    Source, Table, Word,
+    Access, Action, Compare, Field, Function, Hash, Instruction, Kind, Op, Pipeline, Polynomial,
+    Relation, Source, Table, Word,
 };
 
 #[path = "broken/cases.rs"]
@@ -94,6 +95,20 @@ fn instructions_of_one_name_are_told_apart() {
     };
     let rules: Vec<_> = pipeline.check(&TOFINO2).iter().map(|violation| violation.rule).collect();
     assert_eq!(rules, [Rule::Names, Rule::Comparators]);
+}
+
+#[test]
+fn shift_of_a_field_without_bits_is_refused() {
+    const EMPTY: Field = Field { index: 0, bits: 0 };
+    let shift = Op::new(EMPTY, Function::ShiftLeft(0), Source::Field(EMPTY), Source::Constant(0));
+    let actions = [Action { name: "action", access: None, ops: &[shift] }];
+    let pipeline = Pipeline {
+        fields: &[Declared { name: "empty", bits: 0 }],
+        egress: &[Table { name: "table", actions: &actions, ..Table::NOTHING }],
+        ..Pipeline::NOTHING
+    };
+    let rules: Vec<_> = pipeline.check(&TOFINO2).iter().map(|violation| violation.rule).collect();
+    assert_eq!(rules, [Rule::FieldBits, Rule::ConstantBits]);
 }
 
 #[test]

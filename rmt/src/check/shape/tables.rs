@@ -187,7 +187,8 @@ impl<'p> Check<'_, 'p> {
         if let Function::ShiftLeft(by) | Function::ShiftRight(by) = op.function
             && by >= op.to.bits
         {
-            self.report(Rule::ConstantBits, place, by as i64, own(op.to.bits as u32 - 1));
+            let most = op.to.bits.saturating_sub(1) as u32;
+            self.report(Rule::ConstantBits, place, by as i64, own(most));
         }
         if matches!(op.function, Function::Set | Function::ShiftLeft(_) | Function::ShiftRight(_)) {
             return;
