@@ -64,6 +64,8 @@ fn may_use(from: &str, to: &str) -> bool {
         }
         // Laminar is a pipeline of the match-action machine.
         ("subsystems/tcp" | "subsystems/tcp/planted", "rmt") => return true,
+        // Pipelines in files.
+        ("rmt/json", "rmt") => return true,
         // A user's pipeline.
         ("docs/guide/my-pipeline", "rmt") => return true,
         // A fuzzer needs no product.
