@@ -1,9 +1,17 @@
 //! `wave rmt`: verdicts, exit codes and files of segments.
 
+#[path = "../../rmt/json/tests/packets/mod.rs"]
+mod packets;
+
 use std::path::Path;
 use std::process::{Command, Output};
 
+use rand::SeedableRng;
+use rand_pcg::Pcg32;
 use serde_json::Value;
+use wave_rmt::examples;
+use wave_rmt_json::{Arena, read};
+use wave_tcp::laminar::{LAMINAR, THESIS};
 
 fn rmt(line: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_wave"))
@@ -98,4 +106,65 @@ fn a_planted_fault_ends_with_its_counterexample() {
     assert_eq!(explored["violations"], 3, "{explored}");
     assert!(!explored["searches"][0]["steps"].as_array().unwrap().is_empty());
     assert_eq!(rmt("explore laminar --plant early-merge").status.code(), Some(1));
+}
+
+#[test]
+fn exported_pipelines_are_those_that_ship_with_wave() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pipeline.json");
+    let examples = examples::EXAMPLES.iter().map(|(example, _)| **example);
+    for pipeline in [LAMINAR, THESIS].into_iter().chain(examples) {
+        let exported = rmt(&format!("export {} --to json", pipeline.name));
+        let (text, arena) = (String::from_utf8(exported.stdout).unwrap(), Arena::new());
+        let read = read(&text, &arena).unwrap();
+        assert_eq!(read, pipeline);
+        packets::behave_equally(&read, &pipeline, &mut Pcg32::seed_from_u64(1));
+        std::fs::write(&path, &text).unwrap();
+        let again = rmt(&format!("export {}", path.display()));
+        assert_eq!(String::from_utf8(again.stdout).unwrap(), text);
+        for command in ["check", "resources"] {
+            let of = |pipeline: &str| rmt(&format!("{command} {pipeline} --device tofino1"));
+            assert_eq!(of(&path.display().to_string()), of(pipeline.name));
+        }
+    }
+}
+
+#[test]
+fn files_that_are_no_pipelines_are_refused_with_a_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mine.json");
+    let sketch = String::from_utf8(rmt("export sketch").stdout).unwrap();
+    let misspelt = sketch.replacen("{\"field\": \"source\"", "{\"field\": \"suorce\"", 1);
+    for (text, expected) in [
+        (
+            misspelt.as_str(),
+            "parser[1].extracts[2].field: no field named \"suorce\"; did you mean \"source\"?",
+        ),
+        ("{\"name\": 3}", "name: invalid type: integer `3`, expected a string at line 1 column 10"),
+        (
+            "{\"fields\": 3}",
+            "fields: invalid type: integer `3`, expected a list at line 1 column 12",
+        ),
+        ("name = 3", "not JSON: expected ident at line 1 column 2"),
+        ("", "not JSON: EOF while parsing a value at line 1 column 0"),
+        (&" ".repeat(1 << 21), "longer than 1048576 bytes, the most of a pipeline in JSON"),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        for command in ["check", "resources", "export"] {
+            let output = rmt(&format!("{command} {}", path.display()));
+            let error = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(error, format!("wave rmt: {}: {expected}\n", path.display()));
+            assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
+        }
+    }
+    // The first has no end.
+    for path in ["/dev/zero", "/nonexistent", "missing.json"] {
+        let output = rmt(&format!("check {path}"));
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(error.starts_with(&format!("wave rmt: {path}: ")), "{error}");
+        assert_eq!(output.status.code(), Some(2));
+    }
+    // A name that is no path.
+    let error = String::from_utf8(rmt("check sketsh").stderr).unwrap();
+    assert!(error.contains("a similar value exists: 'sketch'"), "{error}");
 }

@@ -5,22 +5,25 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Value, json};
 use wave_rmt::check::{Violation, place};
-use wave_terminal::out;
+use wave_rmt_json::Arena;
+use wave_terminal::{Failure, out};
 
 use super::Chosen;
 
 #[derive(Args, Debug)]
 #[command(
     after_help = "A violation names the place, what was found, the chip's limit, the rule with the place where the limit is
-published (files of p4lang/p4c at commit 34b86e9, below backends/tofino), and what to change. A pipeline of your own is
-checked by the compiler: docs/guide/pipeline.md.
+published (files of p4lang/p4c at commit 34b86e9, below backends/tofino), and what to change. A pipeline of your own is a
+file in JSON (`wave rmt export` prints one to start from; its path ends in .json or has a slash), or a Rust constant, which
+the compiler checks: docs/guide/pipeline.md.
 
 Examples:
   wave rmt check laminar
   wave rmt check laminar --device tofino1
+  wave rmt check mine.json
   wave rmt check sketch --json | jq .stages
 
-Exit codes: 0 the pipeline fits; 1 it does not; 2 bad arguments."
+Exit codes: 0 the pipeline fits; 1 it does not; 2 bad arguments, or a file that is no pipeline."
 )]
 pub struct CheckArgs {
     #[command(flatten)]
@@ -30,8 +33,9 @@ pub struct CheckArgs {
     json: bool,
 }
 
-pub fn check(args: &CheckArgs) -> ExitCode {
-    let (pipeline, device) = (args.chosen.pipeline.pipeline, args.chosen.device.0);
+pub fn check(args: &CheckArgs) -> Result<ExitCode, Failure> {
+    let arena = Arena::new();
+    let (pipeline, device) = (args.chosen.pipeline.load(&arena)?, args.chosen.device.0);
     let shape = pipeline.check(device);
     let placement = place(pipeline, device);
     let count = shape.count() + placement.violations.len();
@@ -60,7 +64,7 @@ pub fn check(args: &CheckArgs) -> ExitCode {
         }
         out!("\n{} does not fit {}: {count} violations", pipeline.name, device.name);
     }
-    ExitCode::from(u8::from(count > 0))
+    Ok(ExitCode::from(u8::from(count > 0)))
 }
 
 fn object(violation: &Violation<'_>) -> Value {

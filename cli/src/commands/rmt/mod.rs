@@ -2,6 +2,8 @@
 
 mod check;
 mod explore;
+mod export;
+mod named;
 mod resources;
 mod trace;
 
@@ -9,20 +11,21 @@ use std::process::ExitCode;
 
 use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
-use wave_rmt::Pipeline;
 use wave_rmt::devices::{DEVICES, Device, TOFINO2};
-use wave_rmt::examples::EXAMPLES;
-use wave_tcp::laminar;
 use wave_terminal::Failure;
+
+use named::{LAMINAR, Named, NamedParser, THESIS};
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "The commands know the pipelines that ship with Wave. One of your own is a Rust constant, which the compiler checks:
-docs/guide/pipeline.md.
+    after_help = "The commands know the pipelines that ship with Wave; check, resources and export also take a file in JSON. A pipeline of
+your own may be such a file, or a Rust constant, which the compiler checks: docs/guide/pipeline.md.
 
 Examples:
   wave rmt check laminar --device tofino1
   wave rmt resources laminar
+  wave rmt export sketch > mine.json        a file to start from
+  wave rmt check mine.json
   wave rmt explore laminar
   wave rmt trace laminar --table 5.1"
 )]
@@ -37,6 +40,8 @@ enum What {
     Check(check::CheckArgs),
     /// Show the resources that each pipeline stage uses.
     Resources(resources::ResourcesArgs),
+    /// Print a pipeline as JSON.
+    Export(export::ExportArgs),
     /// Search every order of packets through Laminar, with words of five bits.
     Explore(explore::ExploreArgs),
     /// Trace Laminar's registers of reassembly, segment by segment.
@@ -45,45 +50,11 @@ enum What {
 
 pub fn execute(args: &RmtArgs) -> Result<ExitCode, Failure> {
     match &args.what {
-        What::Check(args) => Ok(check::check(args)),
-        What::Resources(args) => Ok(resources::resources(args)),
+        What::Check(args) => check::check(args),
+        What::Resources(args) => resources::resources(args),
+        What::Export(args) => export::export(args).map(|()| ExitCode::SUCCESS),
         What::Explore(args) => explore::run(args),
         What::Trace(args) => trace::trace(args),
-    }
-}
-
-/// A pipeline that `wave` knows.
-#[derive(Clone, Copy, Debug)]
-struct Known {
-    pipeline: &'static Pipeline<'static>,
-    about: &'static str,
-}
-
-static LAMINAR: Pipeline<'static> = laminar::LAMINAR;
-static THESIS: Pipeline<'static> = laminar::THESIS;
-
-static PIPELINES: [Known; 2 + EXAMPLES.len()] = {
-    let laminar =
-        Known { pipeline: &LAMINAR, about: "TCP, safe against peers that send beyond the window" };
-    let mut pipelines = [laminar; 2 + EXAMPLES.len()];
-    pipelines[1] =
-        Known { pipeline: &THESIS, about: "TCP, as chapter 5 of the thesis describes it" };
-    let mut index = 0;
-    while index < EXAMPLES.len() {
-        let (pipeline, about) = EXAMPLES[index];
-        pipelines[2 + index] = Known { pipeline, about };
-        index += 1;
-    }
-    pipelines
-};
-
-impl ValueEnum for Known {
-    fn value_variants<'a>() -> &'a [Known] {
-        &PIPELINES
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        Some(PossibleValue::new(self.pipeline.name).help(self.about))
     }
 }
 
@@ -114,9 +85,9 @@ impl ValueEnum for Chip {
 /// The pipeline and the chip of a command.
 #[derive(Args, Debug)]
 struct Chosen {
-    /// The pipeline.
-    #[arg(value_name = "PIPELINE")]
-    pipeline: Known,
+    /// The pipeline, or the path of one in JSON.
+    #[arg(value_name = "PIPELINE", value_parser = NamedParser)]
+    pipeline: Named,
     /// The chip.
     #[arg(long, value_name = "NAME", default_value = TOFINO2.name)]
     device: Chip,

@@ -6,8 +6,9 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 use wave_rmt::check::{Placement, place};
 use wave_rmt::{Device, Pipeline};
+use wave_rmt_json::Arena;
 use wave_tcp::laminar::{LAMINAR, TABLE_5_2, THESIS};
-use wave_terminal::{Table, out};
+use wave_terminal::{Failure, Table, out};
 
 use super::Chosen;
 
@@ -21,8 +22,10 @@ Examples:
   wave rmt resources laminar
   wave rmt resources laminar --json | jq .total
   wave rmt resources heavy-hitters --device tofino2m
+  wave rmt resources mine.json              a file: docs/guide/pipeline.md
 
-Exit codes: 0 done, whether the pipeline fits or not (`wave rmt check` says that); 2 bad arguments."
+Exit codes: 0 done, whether the pipeline fits or not (`wave rmt check` says that); 2 bad arguments, or a file that is no
+pipeline."
 )]
 pub struct ResourcesArgs {
     #[command(flatten)]
@@ -32,13 +35,14 @@ pub struct ResourcesArgs {
     json: bool,
 }
 
-pub fn resources(args: &ResourcesArgs) -> ExitCode {
-    let (pipeline, device) = (args.chosen.pipeline.pipeline, args.chosen.device.0);
+pub fn resources(args: &ResourcesArgs) -> Result<ExitCode, Failure> {
+    let arena = Arena::new();
+    let (pipeline, device) = (args.chosen.pipeline.load(&arena)?, args.chosen.device.0);
     let placement = place(pipeline, device);
-    let is_laminar = [LAMINAR.name, THESIS.name].contains(&pipeline.name);
+    let is_laminar = [LAMINAR, THESIS].contains(pipeline);
     if args.json {
         out!("{}", object(pipeline, device, &placement, is_laminar));
-        return ExitCode::SUCCESS;
+        return Ok(ExitCode::SUCCESS);
     }
     out!("{}\n", stages(pipeline, &placement).fitted());
     let mut table = Table::new(1, ["of all stages", "units", "there are", "%"]);
@@ -63,7 +67,7 @@ pub fn resources(args: &ResourcesArgs) -> ExitCode {
         table.push(cells);
     }
     out!("{}", table.fitted());
-    ExitCode::SUCCESS
+    Ok(ExitCode::SUCCESS)
 }
 
 /// A row for each stage.
