@@ -105,5 +105,7 @@ soak: build
 	$(WAVE) fuzz --seeds 50000
 	$(WAVE) fuzz udp --datagrams 10000000
 	$(WAVE) fuzz tcp --seeds 100000
+	$(WAVE) fuzz tcp --datapath laminar --seeds 100000
 	WAVE_SECONDS=300 cargo test --release --locked --package wave --test memory -- --nocapture nothing_is_lost
+	WAVE_DATAPATH=laminar cargo test --release --locked --package wave --test tcp_programs
 	WAVE_SEEDS=200000 WAVE_CONNECTIONS=1000 WAVE_FIRST_CALLS=1000 WAVE_RELOADS=100 WAVE_SHARING=10000 WAVE_SHARING_KILLS=5000 PROPTEST_CASES=20000 cargo test --workspace --release --locked

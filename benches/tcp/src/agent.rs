@@ -50,6 +50,8 @@ pub struct AgentArgs {
     /// Recover from losses by go-back-N, as the thesis does.
     #[arg(long)]
     go_back_n: bool,
+    #[arg(long, default_value = "flextoe")]
+    datapath: DatapathKind,
 }
 
 /// Runs the agent until it is killed.
@@ -85,7 +87,7 @@ fn up(
             allocator,
         ),
         false => {
-            let make = |settings, trace| DatapathKind::default().make(settings, trace);
+            let make = |settings, trace| args.datapath.make(settings, trace);
             up_with(args, wire, make, allocator)
         }
     }

@@ -22,7 +22,7 @@ const ROLES: [Role; 3] = [Role::Echo, Role::Sink(Pieces::Large), Role::Source(Pi
 
 pub fn demoted(output: &Output) -> Result<Value, String> {
     let build = Build::of(&own()?)?;
-    let mut network = Network::new()?.with_cable()?;
+    let mut network = Network::new(output.datapath)?.with_cable()?;
     let gro = network.with_gro()?;
     let loopback = network.serve_on_loopback()?;
     let linux = network.serve(Stack::Linux)?;

@@ -16,7 +16,7 @@ const WARM_UP: Duration = Duration::from_millis(100);
 const SHAPES: [(usize, usize); 3] = [(16, 1), (64, 1), (16, 16)];
 
 pub fn echo(output: &Output) -> Result<Value, String> {
-    let mut network = Network::new()?.with_cable()?;
+    let mut network = Network::new(output.datapath)?.with_cable()?;
     let gro = network.with_gro()?;
     let [linux, veth, tap] = Stack::ALL.map(|stack| network.serve(stack));
     let mut servers = [linux?, veth?, tap?];

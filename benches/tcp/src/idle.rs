@@ -18,7 +18,7 @@ const WARM_UP: Duration = Duration::from_millis(100);
 const WATCHED_MIN: Duration = Duration::from_secs(2);
 
 pub fn idle(output: &Output, idle: u32) -> Result<Value, String> {
-    let mut network = Network::new()?.with_cable()?;
+    let mut network = Network::new(output.datapath)?.with_cable()?;
     let gro = network.with_gro()?;
     let mut server = network.serve(Stack::Veth)?;
     let linux = network.serve(Stack::Linux)?;

@@ -31,6 +31,7 @@ use clap::{Args, Parser, Subcommand};
 use serde_json::Value;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use wave_process::{say, tell};
+use wave_tcp::datapaths::DatapathKind;
 
 /// The allocator, which counts allocations for [`agent`].
 #[global_allocator]
@@ -99,6 +100,8 @@ and buffers of 1 MiB.
   sack_ratio_small  requests per second, ours divided by Linux's: 64 bytes, 8 in flight on each of 100 connections, at 2% loss
   sack_ratio_bulk   bytes per second, ours divided by Linux's: 8 streams from the program, at 1% loss
   gbn_ratio_...     the same, with go-back-N in our stack
+With --datapath laminar, laminar_ratio_bulk, and 8 streams without and with losses of 0.1%:
+  laminar_kept_0_1  bytes per second at 0.1% loss, divided by those without loss
 Each is the median over the seeds, with its 95% interval."
     )]
     Loss(LossArgs),
@@ -167,6 +170,9 @@ pub struct Output {
     /// Length of a chunk.
     #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = seconds)]
     chunk_seconds: Duration,
+    /// Data path of the agents.
+    #[arg(long, value_name = "NAME", default_value = "flextoe")]
+    datapath: DatapathKind,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -198,6 +204,9 @@ struct LossArgs {
     /// Number of loss seeds; each is one chunk of every stack.
     #[arg(long, value_name = "N", default_value_t = 21, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     seeds: u32,
+    /// Data path of our stack.
+    #[arg(long, value_name = "NAME", default_value = "flextoe")]
+    datapath: DatapathKind,
 }
 
 /// Seed of the random order of rows within a round.
@@ -213,8 +222,8 @@ fn main() -> ExitCode {
         Which::Stream(output) => (stream::stream(&output), output),
         Which::Echo(output) => (echo::echo(&output), output),
         Which::Idle(IdleArgs { output, idle }) => (idle::idle(&output, idle), output),
-        Which::Loss(LossArgs { json, chunk_seconds, seeds }) => {
-            let output = Output { json, chunks: seeds, chunk_seconds };
+        Which::Loss(LossArgs { json, chunk_seconds, seeds, datapath }) => {
+            let output = Output { json, chunks: seeds, chunk_seconds, datapath };
             (loss::loss(&output), output)
         }
         Which::Apps(AppsArgs { output, against }) => {
@@ -229,6 +238,7 @@ fn main() -> ExitCode {
     };
     let result = result.map(|mut value| {
         value["congestion"] = network::CONGESTION.into();
+        value["datapath"] = output.datapath.name().into();
         value
     });
     match result {

@@ -7,6 +7,7 @@ use std::process::Command;
 use nix::sched::{CloneFlags, setns, unshare};
 use tempfile::TempDir;
 use wave_process::{cpus, say};
+use wave_tcp::datapaths::DatapathKind;
 
 use crate::client::{Load, set};
 use crate::cpu::{Snapshot, Spent, tree};
@@ -102,11 +103,13 @@ pub struct Network {
     pub cpus: [usize; 2],
     /// Processes that are neither client, program nor agent.
     pub helpers: Vec<u32>,
+    /// Data path of the agents.
+    datapath: DatapathKind,
 }
 
 impl Network {
     /// Moves this process into its own network namespace, and starts a client in another one.
-    pub fn new() -> Result<Network, String> {
+    pub fn new(datapath: DatapathKind) -> Result<Network, String> {
         if !rustix::process::geteuid().is_root() {
             return Err(
                 "the bench's network namespaces need root: type `sudo wave bench tcp ...`".into()
@@ -121,7 +124,7 @@ impl Network {
             .map_err(|error| format!("cannot create a temporary folder: {error}"))?;
         let client = Process::start(&["client", &cpus[1].to_string()])?;
         ip("link set lo up")?;
-        let mut network = Network { client, folder, cpus, helpers: Vec::new() };
+        let mut network = Network { client, folder, cpus, helpers: Vec::new(), datapath };
         network.set("ipv4/tcp_congestion_control", CONGESTION)?;
         Ok(network)
     }
@@ -219,7 +222,10 @@ impl Network {
     ) -> Result<Process, String> {
         let cpu = self.cpus[0].to_string();
         let words = ["agent", "--address", address, "--socket", socket, "--cpu", &cpu];
-        Process::start_of(bench, &[], &[&words[..], wire].concat())
+        let datapath = ["--datapath", self.datapath.name()];
+        // Another build may not have the option.
+        let datapath = &datapath[..if self.datapath == DatapathKind::default() { 0 } else { 2 }];
+        Process::start_of(bench, &[], &[&words[..], wire, datapath].concat())
     }
 
     /// A path for an agent's socket.

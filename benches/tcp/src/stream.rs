@@ -24,7 +24,7 @@ const STREAMS: [(&str, Role); 6] = [
 ];
 
 pub fn stream(output: &Output) -> Result<Value, String> {
-    let mut network = Network::new()?.with_cable()?;
+    let mut network = Network::new(output.datapath)?.with_cable()?;
     let gro = network.with_gro()?;
     let servers = Stack::ALL.map(|stack| network.serve(stack));
     let [linux, veth, tap] = servers;

@@ -1,5 +1,6 @@
 //! A network namespace per test, an agent in it, and programs over the agent.
 
+use std::cell::Cell;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -24,6 +25,17 @@ const ATTEMPT: Duration = Duration::from_secs(5);
 pub const AGENT: [u8; 4] = [10, 77, 0, 2];
 pub const LINUX: [u8; 4] = [10, 77, 0, 1];
 
+thread_local! {
+    /// Data path of the agents that this thread's test starts. Otherwise `WAVE_DATAPATH` names it.
+    static DATAPATH: Cell<Option<String>> = const { Cell::new(None) };
+}
+
+/// Runs a test whose agents have this data path.
+pub fn with_datapath(name: &str, test: impl FnOnce()) {
+    DATAPATH.set(Some(name.to_owned()));
+    test();
+}
+
 /// Runs a test in an empty network namespace with its loopback up, or skips it.
 pub fn in_a_network(test: impl FnOnce() + Send + 'static) {
     if !rustix::process::geteuid().is_root() {
@@ -38,7 +50,9 @@ pub fn in_a_network(test: impl FnOnce() + Send + 'static) {
     library();
     // Its children are in the same network. The thread has the test's name, under which skips are reported.
     let named = thread::Builder::new().name(thread::current().name().unwrap_or("-").to_owned());
+    let datapath = DATAPATH.take();
     let thread = named.spawn(|| {
+        DATAPATH.set(datapath);
         unshare(CloneFlags::CLONE_NEWNET).map(|()| {
             let up = Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap();
             assert!(up.success());
@@ -130,6 +144,10 @@ impl Up {
         let line = "tcp up --tap wavetoe0 --address 10.77.0.2/24 --address fd77::2/64 --socket";
         let mut child = wave();
         child.args(line.split(' ')).arg(folder.join("toe.sock")).args(more);
+        if let Some(datapath) = DATAPATH.take().or_else(|| std::env::var("WAVE_DATAPATH").ok()) {
+            child.args(["--datapath", &datapath]);
+            DATAPATH.set(Some(datapath));
+        }
         let mut child = child.spawn().unwrap();
         let mut first = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut first).unwrap();
@@ -157,8 +175,13 @@ impl Up {
 
     /// Replaces the running agent by a new one, and waits until it exits.
     pub fn replace(&mut self) {
+        self.replace_with(&[]);
+    }
+
+    /// The same, with more options for the new agent.
+    pub fn replace_with(&mut self, more: &[&str]) {
         let mut child = wave();
-        child.args(["tcp", "replace", "--socket"]).arg(self.path("toe.sock"));
+        child.args(["tcp", "replace", "--socket"]).arg(self.path("toe.sock")).args(more);
         let mut child = child.spawn().unwrap();
         let mut first = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut first).unwrap();

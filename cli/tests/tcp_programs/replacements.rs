@@ -15,6 +15,8 @@ use crate::network::{AGENT, Running, Up, connect, in_a_network, wave, within_pat
 use crate::{has_redis, redis};
 
 const CLIENTS: usize = 3;
+/// Replacements by an agent with another data path.
+const MOVES: usize = 20;
 const REPLACEMENTS: usize = 3;
 /// One after each replacement but the last.
 const DEATHS: usize = REPLACEMENTS - 1;
@@ -83,6 +85,34 @@ fn redis_under_load_loses_connections_to_killed_but_not_to_replaced_agents() {
             load.stops.store(true, Ordering::Relaxed);
             assert!((0..DEATHS).map(resets).sum::<u64>() >= DEATHS as u64);
         });
+    });
+}
+
+#[test]
+fn redis_under_load_moves_between_data_paths_without_a_reset() {
+    in_a_network(|| {
+        if !has_redis() {
+            return;
+        }
+        let mut up = Up::new();
+        let _server = redis(&up, true, AGENT, 6379);
+        let load = Load::default();
+        thread::scope(|scope| {
+            for client in 0..CLIENTS {
+                let load = &load;
+                scope.spawn(move || load.run(client));
+            }
+            for datapath in ["laminar", "flextoe"].iter().cycle().take(MOVES) {
+                up.replace_with(&["--datapath", datapath]);
+                load.goes_on();
+            }
+            load.stops.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(
+            load.resets[0].load(Ordering::SeqCst),
+            0,
+            "a replacement has reset a connection"
+        );
     });
 }
 

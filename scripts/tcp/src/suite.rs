@@ -17,6 +17,8 @@ const DEPTH_MAX: usize = 16;
 pub struct Outcome {
     pub path: PathBuf,
     pub result: Result<(), RunError>,
+    /// Why the script does not concern the data path, and was not run.
+    pub left_out: Option<String>,
     /// Number of mutants run; 0 if the script itself fails.
     pub mutants: usize,
     /// Mutants that passed: the line, and the flipped expectation.
@@ -72,10 +74,25 @@ pub fn text(path: &Path) -> io::Result<String> {
     std::fs::read_to_string(path)
 }
 
+/// The reason in a line `// Not over NAME: REASON` that names this data path.
+fn left_out(text: &str, kind: DatapathKind) -> Option<&str> {
+    text.lines().find_map(|line| {
+        line.strip_prefix("// Not over ")?.strip_prefix(kind.name())?.strip_prefix(": ")
+    })
+}
+
 /// Runs the script of this file over a data path and, if it passes and `has_mutants` is set, all its mutants.
 pub fn outcome(path: &Path, text: &str, kind: DatapathKind, has_mutants: bool) -> Outcome {
-    let mut outcome =
-        Outcome { path: path.to_owned(), result: Ok(()), mutants: 0, survivors: Vec::new() };
+    let mut outcome = Outcome {
+        path: path.to_owned(),
+        result: Ok(()),
+        left_out: left_out(text, kind).map(str::to_owned),
+        mutants: 0,
+        survivors: Vec::new(),
+    };
+    if outcome.left_out.is_some() {
+        return outcome;
+    }
     let script = match Script::read(text) {
         Ok(script) => script,
         Err(bad) => {

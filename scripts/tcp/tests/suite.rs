@@ -30,3 +30,18 @@ fn every_script_passes_and_each_of_its_mutants_fails() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(mutants > files.len(), "{mutants} mutants");
 }
+
+#[test]
+fn every_script_that_concerns_another_data_path_passes_over_it() {
+    for kind in &DatapathKind::ALL[1..] {
+        let (mut run, mut wrong) = (0, Vec::new());
+        for path in &scripts(&[suite()]).unwrap() {
+            let outcome = outcome(path, &text(path).unwrap(), *kind, false);
+            run += usize::from(outcome.left_out.is_none());
+            if let Err(error) = outcome.result {
+                wrong.push(format!("{}: {error}", path.display()));
+            }
+        }
+        assert!(wrong.is_empty() && run >= 190, "{}, {run} scripts: {wrong:#?}", kind.name());
+    }
+}

@@ -40,7 +40,7 @@ pub fn apps(output: &Output, against: Option<&Path>) -> Result<Value, String> {
     };
     let builds =
         Builds { this: Build::of(&own()?)?, base: against.map(Build::within).transpose()? };
-    let mut network = Network::new()?.with_cable()?;
+    let mut network = Network::new(output.datapath)?.with_cable()?;
     let gro = network.with_gro()?;
     let mut apps = Map::new();
     let mut left_out = Map::new();

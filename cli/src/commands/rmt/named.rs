@@ -25,8 +25,10 @@ pub(super) struct Shipped {
 }
 
 static PIPELINES: [Shipped; 2 + EXAMPLES.len()] = {
-    let laminar =
-        Shipped { pipeline: &LAMINAR, about: "TCP, safe against peers that send beyond the window" };
+    let laminar = Shipped {
+        pipeline: &LAMINAR,
+        about: "TCP, safe against peers that send beyond the window",
+    };
     let mut pipelines = [laminar; 2 + EXAMPLES.len()];
     pipelines[1] =
         Shipped { pipeline: &THESIS, about: "TCP, as chapter 5 of the thesis describes it" };

@@ -37,7 +37,8 @@ Examples:
   wave tcp script tests/tcp                   all scripts of a folder
   wave tcp script mine.pkt                    one script; reports the first line that fails
   wave tcp script tests/tcp --mutants         flips each expectation; a mutant that passes shows an unchecked one
-  wave tcp script tests/tcp --json            one object: scripts, failed, failures, mutants, mutants_survived
+  wave tcp script tests/tcp --datapath laminar   leaves out scripts with a line `// Not over laminar: REASON`
+  wave tcp script tests/tcp --json            one object: scripts, failed, failures, left_out, mutants, mutants_survived
 
 Exit codes: 0 all passed; 1 a script failed, or a mutant passed; 2 a file cannot be read, or is not a script."
 )]
@@ -93,11 +94,12 @@ pub fn script(args: &ScriptArgs) -> ExitCode {
 fn show(outcomes: &[Outcome], has_mutants: bool) {
     let mut table = Table::new(2, ["script", "verdict"]);
     for outcome in outcomes {
-        let verdict = match &outcome.result {
-            Ok(()) if has_mutants => format!("passed, {} mutants", outcome.mutants),
-            Ok(()) => "passed".to_owned(),
-            Err(RunError::Failed(_)) => "FAILED".to_owned(),
-            Err(RunError::Bad(_)) => "not a valid script".to_owned(),
+        let verdict = match (&outcome.result, &outcome.left_out) {
+            (_, Some(why)) => format!("left out: {why}"),
+            (Ok(()), _) if has_mutants => format!("passed, {} mutants", outcome.mutants),
+            (Ok(()), _) => "passed".to_owned(),
+            (Err(RunError::Failed(_)), _) => "FAILED".to_owned(),
+            (Err(RunError::Bad(_)), _) => "not a valid script".to_owned(),
         };
         table.push([outcome.path.display().to_string(), verdict]);
     }
@@ -119,7 +121,11 @@ fn show(outcomes: &[Outcome], has_mutants: bool) {
         }
     }
     let failed = outcomes.iter().filter(|outcome| outcome.result.is_err()).count();
-    print(format_args!("\n{} scripts, {failed} failed", outcomes.len()));
+    let left_out = outcomes.iter().filter(|outcome| outcome.left_out.is_some()).count();
+    print(format_args!("\n{} scripts, {failed} failed", outcomes.len() - left_out));
+    if left_out > 0 {
+        print(format_args!("; {left_out} left out"));
+    }
     if has_mutants {
         let (mutants, survived) = counts(outcomes);
         print(format_args!("; {mutants} mutants, {survived} passed"));
@@ -160,10 +166,16 @@ fn object(outcomes: &[Outcome]) -> Value {
             json!({ "script": outcome.path.display().to_string(), "line": line, "what": what })
         })
         .collect();
+    let left_out: Vec<Value> = outcomes
+        .iter()
+        .filter_map(|outcome| Some((outcome, outcome.left_out.as_ref()?)))
+        .map(|(outcome, why)| json!({ "script": outcome.path.display().to_string(), "why": why }))
+        .collect();
     json!({
-        "scripts": outcomes.len(),
+        "scripts": outcomes.len() - left_out.len(),
         "failed": failures.len(),
         "failures": failures,
+        "left_out": left_out,
         "mutants": mutants,
         "mutants_survived": survived,
         "survivors": survivors,

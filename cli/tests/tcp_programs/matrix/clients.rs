@@ -25,7 +25,7 @@ fn curl(site: &Site, words: &[&str]) -> Command {
 }
 
 #[test]
-fn curl_behaves_over_an_agent_as_over_linux() {
+pub(super) fn curl_behaves_over_an_agent_as_over_linux() {
     in_a_network(|| {
         if !has(CURL, "curl") {
             return;

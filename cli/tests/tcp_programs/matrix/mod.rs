@@ -8,6 +8,7 @@ mod clients;
 mod ftp;
 mod git;
 mod http;
+mod laminar;
 mod postgresql;
 mod rsync;
 mod servers;

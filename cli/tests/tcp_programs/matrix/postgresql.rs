@@ -10,7 +10,7 @@ use crate::matrix::transcript::mask_digits;
 use crate::matrix::{Program, Site, Turn, USUAL, run};
 use crate::network::within_patience;
 
-const POSTGRESQL: Program = Program {
+pub(super) const POSTGRESQL: Program = Program {
     path: POSTGRES,
     package: "postgresql-15",
     user: Some("postgres"),

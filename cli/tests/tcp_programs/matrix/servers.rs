@@ -11,7 +11,7 @@ fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-const REDIS: Program = Program {
+pub(super) const REDIS: Program = Program {
     path: "/usr/bin/redis-server",
     package: "redis-server",
     port: 6379,
@@ -68,7 +68,7 @@ fn redis_behaves_over_an_agent_as_over_linux() {
     run(&REDIS);
 }
 
-const MEMCACHED: Program = Program {
+pub(super) const MEMCACHED: Program = Program {
     path: "/usr/bin/memcached",
     package: "memcached",
     port: 11_211,
@@ -117,7 +117,7 @@ fn memcached_behaves_over_an_agent_as_over_linux() {
     run(&MEMCACHED);
 }
 
-const NGINX: Program = Program {
+pub(super) const NGINX: Program = Program {
     path: "/usr/sbin/nginx",
     package: "nginx-light",
     port: 8080,
@@ -204,7 +204,7 @@ fn haproxy_behaves_over_an_agent_as_over_linux() {
     run(&HAPROXY);
 }
 
-const ASYNCIO: Program = Program {
+pub(super) const ASYNCIO: Program = Program {
     path: "/usr/bin/python3",
     package: "python3",
     port: 7000,
