@@ -64,7 +64,7 @@ struct TcpArgs {
     /// Seed of the first history.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..1 << 48))]
     seed: u64,
-    /// The data path. With laminar, one side has FlexTOE's in half of the histories.
+    /// The data path. With laminar, one side has FlexTOE's in half of the histories, and in a quarter the sides change between the two.
     #[arg(long, value_name = "NAME", default_value = "flextoe")]
     datapath: DatapathKind,
     /// Plant this fault in every history, or `none`. Without it, each fault is planted in histories beside the others.

@@ -65,21 +65,36 @@ struct History {
     replays: Vec<Nanos>,
     /// Spans of virtual time in which the network delivers nothing.
     cuts: Vec<(Nanos, Nanos)>,
+    /// Times at which a side's stack is replaced.
+    changes: Vec<(Nanos, usize)>,
     steps: u64,
 }
 
-/// Runs the history of a seed over a data path. With another one than FlexTOE's, one side has FlexTOE's in half of the histories.
+/// Runs the history of a seed over a data path. With another one than FlexTOE's, one side has FlexTOE's in half of the histories, and in
+/// a quarter the sides change between the two while connections are open.
 pub fn run(seed: u64, kind: DatapathKind) -> Outcome {
     let flextoe = |settings, by| Runs::Inline.datapath(settings, by);
-    let side = Cell::new(0);
+    if kind == DatapathKind::FlexToe {
+        return run_over(seed, &flextoe, true);
+    }
+    // In the first two quarters one side has FlexTOE's, and in the last one every second data path is FlexTOE's.
+    let made = Cell::new(0);
     let make = |settings: Settings, by| {
-        let side = side.replace(side.get() + 1);
-        if kind == DatapathKind::FlexToe || seed % 4 == side {
-            return flextoe(settings, by);
+        let number = made.replace(made.get() + 1);
+        match seed % 4 {
+            3 if number % 2 == 1 => flextoe(settings, by),
+            quarter if quarter == number => flextoe(settings, by),
+            _ => Box::new(kind.make(settings, Trace::new(0).into())),
         }
-        Box::new(kind.make(settings, Trace::new(0).into()))
     };
-    run_over(seed, &make, true)
+    let mut history = History::new(seed, &make);
+    if seed % 4 == 3 {
+        let mut rng = Pcg32::seed_from_u64(!seed);
+        let start = history.now;
+        let mut soon = || start + Nanos::from_micros(rng.random_range(0..3_000_000));
+        history.changes = (0..4).map(|change| (soon(), change % 2)).collect();
+    }
+    history.outcome(seed, &make)
 }
 
 /// Runs the history of a seed. `make` makes the data path, first for one side, then for the other. `is_prompt`: a poll finishes
@@ -89,18 +104,7 @@ pub fn run_over(seed: u64, make: Make<'_>, is_prompt: bool) -> Outcome {
     for side in &mut history.both {
         side.is_prompt = is_prompt;
     }
-    let violation = history.all().err();
-    let mut counts = Counts::default();
-    let mut trace_hash = 0_u64;
-    for (side, turn) in history.both.iter().zip([0, 32]) {
-        counts.add(&side.counts);
-        counts.rtos += side.machine.counter("TCPTimeouts");
-        counts.fast_retransmits += side.machine.counter("TCPFastRetrans");
-        counts.sack_recoveries += side.machine.counter("TCPSackRecovery");
-        trace_hash ^= side.trace.0.rotate_left(turn);
-    }
-    let violation = violation.map(|(oracle, what)| Violation { seed, oracle, what });
-    Outcome { violation, counts, trace_hash }
+    history.outcome(seed, make)
 }
 
 /// Draws a length: half of the time uniformly, else so that short ones occur, too.
@@ -113,6 +117,20 @@ fn length(rng: &mut Pcg32, most: u64) -> u64 {
 }
 
 impl History {
+    /// Runs the history, and counts. `make` makes the data paths of successors.
+    fn outcome(mut self, seed: u64, make: Make<'_>) -> Outcome {
+        let violation = self.all(make).err();
+        let mut counts = Counts::default();
+        let mut trace_hash = 0_u64;
+        for (side, turn) in self.both.iter_mut().zip([0, 32]) {
+            side.count();
+            counts.add(&side.counts);
+            trace_hash ^= side.trace.0.rotate_left(turn);
+        }
+        let violation = violation.map(|(oracle, what)| Violation { seed, oracle, what });
+        Outcome { violation, counts, trace_hash }
+    }
+
     fn new(seed: u64, make: Make<'_>) -> History {
         let ecn = Ecn::of(seed);
         let mut rng = Pcg32::seed_from_u64(seed);
@@ -198,22 +216,33 @@ impl History {
                 (from, from + Nanos::from_millis(rng.random_range(100..2_000)))
             })
             .collect();
-        History { both, server: ends[1], rng, now, hosts, connects, replays, cuts, steps: 0 }
+        History {
+            both,
+            server: ends[1],
+            rng,
+            now,
+            hosts,
+            connects,
+            replays,
+            cuts,
+            changes: Vec::new(),
+            steps: 0,
+        }
     }
 
-    fn all(&mut self) -> Result<(), (Oracle, String)> {
+    fn all(&mut self, make: Make<'_>) -> Result<(), (Oracle, String)> {
         let is_over = |history: &History| history.is_over();
         let never = Nanos::MAX;
-        if !self.run_until(ENDS_WITHIN, never, is_over)? {
+        if !self.run_until(make, ENDS_WITHIN, never, is_over)? {
             return Err(self.unfinished("a connection"));
         }
-        self.check_old_syns()?;
-        self.run_until(FORGETS_WITHIN, never, |_| false)?;
+        self.check_old_syns(make)?;
+        self.run_until(make, FORGETS_WITHIN, never, |_| false)?;
         // Connections that an old SYN opened must have ended, too.
-        if !self.run_until(ENDS_WITHIN, never, is_over)? {
+        if !self.run_until(make, ENDS_WITHIN, never, is_over)? {
             return Err(self.unfinished("a connection"));
         }
-        self.run_until(FORGETS_WITHIN, never, |_| false)?;
+        self.run_until(make, FORGETS_WITHIN, never, |_| false)?;
         if self.both.iter().any(|side| !side.entries().is_empty()) {
             return Err((Oracle::Empty, self.unfinished("an entry").1));
         }
@@ -233,7 +262,7 @@ impl History {
     }
 
     /// Checks that old SYNs do not end connections in TIME-WAIT.
-    fn check_old_syns(&mut self) -> Result<(), (Oracle, String)> {
+    fn check_old_syns(&mut self, make: Make<'_>) -> Result<(), (Oracle, String)> {
         let until = self.now + Nanos::from_millis(50);
         let closed = &self.both[1].closed;
         let mut remembered: Vec<Ends> = self.both[1].in_state(State::TimeWait);
@@ -241,7 +270,7 @@ impl History {
         for at in 0..self.both[0].syns.len() {
             self.both[0].replay(at);
         }
-        self.run_until(Nanos(u64::MAX), until, |_| false)?;
+        self.run_until(make, Nanos(u64::MAX), until, |_| false)?;
         let still = self.both[1].in_state(State::TimeWait);
         match remembered.iter().find(|ends| !still.contains(ends)) {
             None => Ok(()),
@@ -261,6 +290,7 @@ impl History {
     /// Runs until `is_done`, for at most `most` and not past `until`. Returns whether it is done.
     fn run_until(
         &mut self,
+        make: Make<'_>,
         most: Nanos,
         until: Nanos,
         is_done: impl Fn(&History) -> bool,
@@ -272,7 +302,7 @@ impl History {
                 return Err(self.unfinished("the history"));
             }
             let now = self.now;
-            let mut next = end.min(self.schedule());
+            let mut next = end.min(self.schedule()).min(self.change(make));
             self.both[0].machine.wire.advance(now.0);
             for at in 0..2 {
                 next = next.min(self.hosts_act(at));
@@ -294,6 +324,18 @@ impl History {
             self.now = next.min(due).max(now + TICK);
         }
         Ok(false)
+    }
+
+    /// Replaces stacks whose time has come. Returns the time of the next change.
+    fn change(&mut self, make: Make<'_>) -> Nanos {
+        let now = self.now;
+        for at in (0..self.changes.len()).rev() {
+            if self.changes[at].0 <= now {
+                let (_, side) = self.changes.swap_remove(at);
+                self.both[side].change(now, &mut self.rng, make);
+            }
+        }
+        self.changes.iter().map(|(at, _)| *at).min().unwrap_or(Nanos::MAX)
     }
 
     /// Starts connections, replays SYNs, and cuts the wire. Returns the time of the next such event.

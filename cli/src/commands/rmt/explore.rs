@@ -19,14 +19,15 @@ const FIRST: [(u32, &str); 3] = [(0, "from 0"), (28, "around 32"), (13, "across 
 #[derive(Args, Debug)]
 #[command(after_help = "The pipeline itself runs, with words of five bits.
 
-Receiving: a peer sends any bytes of an eight-byte stream, within its window of seven and beyond; up to two pseudo segments are on their
-way, late or lost; grants come at any time. Only received bytes are acknowledged and may be read, the interval out of order has only
-received bytes, and the window's edge stays where grants put it.
+Receiving: a peer sends any bytes of an eight-byte stream, within its window of seven and beyond; one copy to the host is under way, and up to
+two pseudo segments are, late or lost; grants come at any time. Only copied bytes are acknowledged and may be read, none of them is copied
+again, the interval out of order has only received bytes, and the window's edge stays where grants put it.
 
-Sending: a host offers any bytes of a five-byte stream; acknowledgements come with any window that does not shrink, in segments at rx_next
-and out of order. Nothing is sent that is acknowledged already, beyond the peer's window, or without a credit.
+Sending: a host offers any bytes of a five-byte stream; acknowledgements come with any window that does not shrink, of bytes that were sent and
+of others, in segments at rx_next and out of order. Nothing is sent that is acknowledged already, beyond the peer's window, or without
+credits.
 
-From every state a well-behaved peer and host finish the stream. It takes about 20 seconds.
+From every state a well-behaved peer and host finish the stream. It takes about a minute.
 
 For laminar-thesis a violation is expected: the thesis' rule for segments beyond the window acknowledges bytes that never came.
 

@@ -30,6 +30,9 @@ const SOURCES_MAX: usize = 6;
 /// Steps of the data path in one poll.
 const BUDGET: usize = SOURCES_MAX * FRAMES_PER_STEP;
 
+/// Limit of the polls until a stack is frozen.
+const CHANGE_STEPS_MAX: usize = 1_000;
+
 /// A connection: our port, and the peer's.
 pub type Ends = (u16, u16);
 
@@ -102,6 +105,34 @@ impl Side {
         }
     }
 
+    /// Replaces the stack by a successor with another data path, which continues the connections.
+    pub fn change(&mut self, now: Nanos, rng: &mut Pcg32, make: Make<'_>) {
+        let mut is_asked = false;
+        for _ in 0..CHANGE_STEPS_MAX {
+            self.copies.iter_mut().for_each(|(due, _)| *due = now);
+            self.copy_due(now);
+            self.poll(now, rng);
+            let is_at_rest = self.copies.is_empty() && self.machine.stack.is_at_rest(now);
+            if !is_asked && is_at_rest {
+                self.machine.stack.freeze();
+                is_asked = true;
+            } else if is_at_rest && self.machine.stack.is_frozen() {
+                self.count();
+                (self.fast_retransmits, self.lost_retransmits, self.probes_spent) = (0, 0, 0);
+                let passed_on = self.machine.pass_on(now, make);
+                return passed_on.expect("the successor has room for the state");
+            }
+        }
+        self.breaks(Oracle::Ends, "the stack never becomes frozen".to_owned());
+    }
+
+    /// Adds the stack's counters to the counts.
+    pub fn count(&mut self) {
+        self.counts.rtos += self.machine.counter("TCPTimeouts");
+        self.counts.fast_retransmits += self.machine.counter("TCPFastRetrans");
+        self.counts.sack_recoveries += self.machine.counter("TCPSackRecovery");
+    }
+
     /// Takes arrived frames, polls the stack, and carries out its outputs. Returns the time of the next step, if any.
     pub fn step(&mut self, now: Nanos, rng: &mut Pcg32) -> Option<Nanos> {
         self.copy_due(now);
@@ -113,6 +144,10 @@ impl Side {
             self.on_frame(&frame);
             self.machine.stack.receive(Packet { frame, checksum_is_good: false, segment_bytes: 0 });
         }
+        self.poll(now, rng)
+    }
+
+    fn poll(&mut self, now: Nanos, rng: &mut Pcg32) -> Option<Nanos> {
         let mut out = VecDeque::new();
         self.has_completed = false;
         let next = self.machine.stack.poll(now, BUDGET, &mut out);

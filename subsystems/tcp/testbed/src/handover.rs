@@ -35,12 +35,28 @@ impl Machine {
     /// The state does not fit it.
     pub fn try_replace(&mut self, now: Nanos, make: Make<'_>) -> Result<(), RestoreError> {
         self.freeze(now);
+        self.pass_on(now, make)
+    }
+
+    /// Passes the connections of a frozen stack on to a successor.
+    ///
+    /// # Errors
+    /// The state does not fit it.
+    pub fn pass_on(&mut self, now: Nanos, make: Make<'_>) -> Result<(), RestoreError> {
         let before = self.shown();
+        let name = self.stack.data.name();
         let text = serde_json::to_vec(&self.stack.state()).expect("a state is text");
         self.renew(make);
         let state = serde_json::from_slice(&text).expect("the text is a state");
         self.stack.restore(now, state)?;
-        assert_eq!(self.shown(), before);
+        let after = self.shown();
+        if self.stack.data.name() == name {
+            assert_eq!(after, before);
+        } else {
+            // Another data path may keep fewer intervals; the peer sends the bytes again.
+            let [after, before] = [after, before].map(without_intervals);
+            assert_eq!(after, before);
+        }
         Ok(())
     }
 
@@ -52,11 +68,21 @@ impl Machine {
         assert_eq!(self.shown(), before);
     }
 
-    /// Everything that the stack shows, in no particular order.
+    /// Everything that the stack shows, in order.
     fn shown(&self) -> Vec<String> {
         let mut all = Vec::new();
         self.stack.visit_sockets(&mut |shown| all.push(format!("{shown:?}")));
         all.sort_unstable();
         all
     }
+}
+
+/// What a stack shows, without the intervals that arrived out of order.
+fn without_intervals(shown: Vec<String>) -> Vec<String> {
+    let cut = |shown: String| {
+        let (before, rest) = shown.split_once("intervals: [").unwrap_or((&shown, ""));
+        let (_, after) = rest.split_once(']').unwrap_or_default();
+        format!("{before}{after}")
+    };
+    shown.into_iter().map(cut).collect()
 }
