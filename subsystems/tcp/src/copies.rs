@@ -4,8 +4,22 @@
 use alloc::collections::VecDeque;
 
 use crate::datapath::{FlowId, Ticket};
-use crate::pipeline::Copied;
 use crate::planted::{Planted, is_planted};
+use crate::stages::marks::Marks;
+use crate::stages::receive::AckTiming;
+
+/// Effects of a copy, which take place once it is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Copied {
+    /// Position: all bytes before it are in the host's ring.
+    pub landed: u64,
+    /// Number of the last of them that had arrived out of order.
+    pub merged: u32,
+    /// When to acknowledge, if at all.
+    pub acknowledge: Option<AckTiming>,
+    /// Congestion signals of the packet.
+    pub marks: Marks,
+}
 
 /// A bounded queue of copies in the order of their tickets.
 #[derive(Debug)]
@@ -68,7 +82,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::stages::marks::Marks;
 
     proptest! {
         #[test]

@@ -89,10 +89,11 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, Runner};
 use wave_core::clock::Nanos;
 use wave_tcp::context::{Filled, Update};
+use wave_tcp::copies::Copied;
 use wave_tcp::datapath::{Command, Established, FlowId, Packet, Settings, Tuple};
 use wave_tcp::packet::tcp::HEADERS_BYTES_MAX;
 use wave_tcp::packet::{Ecn, Flags, Options, TcpHeader, build_tcp};
-use wave_tcp::pipeline::{Copied, Entry, Stamped, Work};
+use wave_tcp::pipeline::{Entry, Stamped, Work};
 use wave_tcp::seq::{Seq, seq_of};
 use wave_tcp::stages::marks::Marks;
 use wave_tcp::stages::receive::AckTiming;
@@ -147,8 +148,12 @@ fn segment(port: u16, position: usize) -> Entry<Vec<u8>> {
 
 /// A connection receives three segments, the first two of them swapped, and sends two.
 fn turns(flow: FlowId, port: u16) -> Vec<Entry<Vec<u8>>> {
-    let copied =
-        |landed| Copied { landed, acknowledge: Some(AckTiming::Now), marks: Marks::default() };
+    let copied = |landed| Copied {
+        landed,
+        merged: 0,
+        acknowledge: Some(AckTiming::Now),
+        marks: Marks::default(),
+    };
     let written = Update {
         written: 1_500,
         is_eager: true,

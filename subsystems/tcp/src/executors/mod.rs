@@ -24,8 +24,9 @@ use wave_core::clock::Nanos;
 use crate::datapath::{
     Established, FlowId, NoRoom, OUTPUTS_PER_STEP, Output, Path, Statistics, Tuple,
 };
-use crate::flextoe;
 use crate::pipeline::{Outcome, Stamped};
+use crate::stages::arbiter::{Arbiter, ByStages};
+use crate::stages::recover::Sack;
 
 /// Runs the stages. It has a bounded pool of entries; each entry comes out once, in the order of the numbers.
 pub trait Executor<F> {
@@ -70,7 +71,7 @@ pub trait Executor<F> {
 
     /// Name of the data path.
     fn name(&self) -> &'static str {
-        flextoe::NAME
+        ByStages::<Sack>::NAME
     }
 
     /// Whether the protocol stage recovers by selective acknowledgements.

@@ -9,19 +9,16 @@
 //! FINs, unusual options.
 
 use alloc::vec::Vec;
-use core::net::SocketAddr;
-
 use wave_core::clock::Nanos;
 use wave_rmt::parser::parse;
-use wave_rmt::table::{Entry, Key};
 use wave_rmt::{Gress, Phv, Specialised};
 
 use super::fields::*;
 use super::receive::class;
 use super::transmit::sync;
-use super::{CONNECTIONS, CONTEXTS, DIGEST_FAST_RETRANSMIT, LAMINAR, Laminar, ingress, kind};
+use super::{CONNECTIONS, DIGEST_FAST_RETRANSMIT, LAMINAR, Laminar, kind};
 use crate::context::Tail;
-use crate::datapath::{Established, Fin, FlowId, INTERVALS_MAX, NoRoom, Ring, Settings, Tuple};
+use crate::datapath::{Established, FlowId, INTERVALS_MAX, NoRoom, Settings};
 use crate::executors::Inline;
 use crate::flextoe::FlexToe;
 use crate::flow::state::Protocol;
@@ -46,38 +43,38 @@ pub const NAME: &str = "laminar";
 
 /// What is not in a register.
 #[derive(Clone, Copy, Debug, Default)]
-struct Beside {
+pub(super) struct Beside {
     /// Number in `context_psn`.
-    context: u32,
+    pub(super) context: u32,
     /// Most bytes that a sequence number may lie behind: the receive ring.
-    behind_max: u32,
+    pub(super) behind_max: u32,
     /// Most bytes that an acknowledgement may lie behind: the peer's largest window (RFC 5961, 5).
-    ack_behind_max: u32,
+    pub(super) ack_behind_max: u32,
     /// Copies under way.
-    copies: u32,
+    pub(super) copies: u32,
     /// The registers are behind the peer's FIN.
-    is_past_fin: bool,
+    pub(super) is_past_fin: bool,
     /// What the last pass of bytes to send acknowledges.
-    carried: Option<Answer>,
+    pub(super) carried: Option<Answer>,
 }
 
 /// Decisions by passes of the pipeline.
 #[derive(Debug)]
 pub struct Passes {
-    machine: Specialised<Laminar>,
-    flows: Vec<Beside>,
+    pub(super) machine: Specialised<Laminar>,
+    pub(super) flows: Vec<Beside>,
 }
 
 impl Passes {
-    fn beside(&mut self, id: FlowId) -> &mut Beside {
+    pub(super) fn beside(&mut self, id: FlowId) -> &mut Beside {
         &mut self.flows[id.index as usize]
     }
 
-    fn read(&self, register: usize, id: FlowId) -> [u32; 2] {
+    pub(super) fn read(&self, register: usize, id: FlowId) -> [u32; 2] {
         self.machine.state.read(register, id.index).unwrap_or_default()
     }
 
-    fn write(&mut self, register: usize, id: FlowId, value: [u32; 2]) {
+    pub(super) fn write(&mut self, register: usize, id: FlowId, value: [u32; 2]) {
         let written = self.machine.state.write(register, id.index, value);
         debug_assert_eq!(written, Ok(()), "an installed connection has registers");
     }
@@ -383,15 +380,6 @@ impl Passes {
         }
     }
 
-    /// Writes what the ingress needs of a connection.
-    fn write_peer(&mut self, id: FlowId, scale: u8) {
-        let Beside { context, behind_max, ack_behind_max, .. } = *self.beside(id);
-        let entry = entry(scale, [context, behind_max, ack_behind_max]);
-        let table = ingress::PEER_TABLE;
-        let written = self.machine.state.set(Gress::Ingress, table, id.index, Some(entry));
-        debug_assert_eq!(written, Ok(()), "the table has a place for each connection");
-    }
-
     /// Writes up to where bytes were sent.
     fn write_sent(&mut self, id: FlowId, flow: &Protocol) {
         let [una, _] = self.read(TX_WINDOW, id);
@@ -416,23 +404,6 @@ fn result_of(phv: &Phv, field: wave_rmt::Field) -> u32 {
     phv.get(field).checked_ilog2().unwrap_or_default()
 }
 
-/// The key of a connection in the pipeline's table; `None` for IPv6.
-fn key(tuple: &Tuple) -> Option<Key> {
-    let (SocketAddr::V4(local), SocketAddr::V4(remote)) = (tuple.local, tuple.remote) else {
-        return None;
-    };
-    let mut key = Key::default();
-    let ports = u32::from(remote.port()) << 16 | u32::from(local.port());
-    key[..3].copy_from_slice(&[remote.ip().to_bits(), local.ip().to_bits(), ports]);
-    Some(key)
-}
-
-fn entry(action: u8, words: [u32; 3]) -> Entry {
-    let mut data = [0; 8];
-    data[..3].copy_from_slice(&words);
-    Entry { action: action.into(), data }
-}
-
 impl Arbiter for Passes {
     type Recovery = GoBackN;
     const NAME: &'static str = NAME;
@@ -450,79 +421,15 @@ impl Arbiter for Passes {
     }
 
     fn install(&mut self, id: FlowId, established: &Established) -> Result<(), NoRoom> {
-        let Established { tuple, context, sending, receiving, limits, .. } = established;
-        if id.index as usize >= self.flows.len() {
-            return Err(NoRoom);
-        }
-        let behind_max = receiving.ring.bytes;
-        let window_max = sending.edge.saturating_sub(sending.acknowledged) as u32;
-        let ack_behind_max = window_max.max(sending.mss.into());
-        let context = (u32::from(context.process) << 6 | u32::from(context.context)) % CONTEXTS;
-        *self.beside(id) = Beside { context, behind_max, ack_behind_max, ..Beside::default() };
-        self.write_peer(id, sending.scale);
-        let state = &mut self.machine.state;
-        let direct = [
-            (ingress::OWNER_TABLE, entry(0, [context, 0, 0])),
-            (ingress::STREAM_TABLE, entry(0, [sending.base.0, 0, 0])),
-        ];
-        for (table, entry) in direct {
-            state.set(Gress::Ingress, table, id.index, Some(entry)).map_err(|_| NoRoom)?;
-        }
-        if let Some(key) = key(tuple) {
-            let entry = entry(0, [id.index, 0, 0]);
-            state.insert(Gress::Ingress, ingress::LOOKUP_TABLE, key, entry).map_err(|_| NoRoom)?;
-        }
-        let at = |position| seq_of(receiving.base, position).0;
-        let limit = Ring::limit(receiving.ring.bytes, receiving.read, receiving.filled);
-        // A FIN that has come takes a number of its own.
-        let is_past_fin = receiving.fin == Some(receiving.received);
-        self.beside(id).is_past_fin = is_past_fin;
-        let window = [receiving.received, receiving.edge.min(limit)]
-            .map(|position| at(position + u64::from(is_past_fin)));
-        let (head, tail) = receiving.intervals[0];
-        let offset = |position: u64| position.saturating_sub(receiving.received) as u32;
-        let has_fin = matches!(sending.fin, Fin::Sent | Fin::Acknowledged);
-        let una = sending.acknowledged + u64::from(sending.fin == Fin::Acknowledged);
-        let sent = sending.sent + u64::from(has_fin);
-        let credits = limits.window_bytes.wrapping_sub((sent - una) as u32);
-        for (register, value) in [
-            (RX_LANDED, window),
-            (RX_WINDOW, window),
-            (RX_OOO_TAIL, [offset(tail), 0]),
-            (RX_OOO_HEAD, [offset(head), 0]),
-            (TX_WINDOW, [seq_of(sending.base, una).0, seq_of(sending.base, sent).0]),
-            (TX_DUPACKS, [0, 0]),
-            (TX_CREDITS, [credits, 0]),
-            (TX_REMOTE_AVAIL, [sending.edge.saturating_sub(una) as u32, 0]),
-            (ACKED_BYTES, [0, 0]),
-            (MARKED_BYTES, [0, 0]),
-            (FAST_RETRANSMITS, [0, 0]),
-        ] {
-            self.write(register, id, value);
-        }
-        Ok(())
+        self.add(id, established)
     }
 
     fn remove(&mut self, id: FlowId, established: &Established) {
-        let state = &mut self.machine.state;
-        if let Some(key) = key(&established.tuple) {
-            state.remove(Gress::Ingress, ingress::LOOKUP_TABLE, &key);
-        }
-        for table in [ingress::OWNER_TABLE, ingress::PEER_TABLE, ingress::STREAM_TABLE] {
-            let cleared = state.set(Gress::Ingress, table, id.index, None);
-            debug_assert_eq!(cleared, Ok(()), "an installed connection has entries");
-        }
+        self.clear(id, established);
     }
 
     fn complete(&self, id: FlowId, established: Established) -> Established {
-        let mut complete = established;
-        let [head, tail] =
-            [RX_OOO_HEAD, RX_OOO_TAIL].map(|register| u64::from(self.read(register, id)[0]));
-        let received = complete.receiving.received;
-        if tail > 0 {
-            complete.receiving.intervals[0] = (received + head, received + tail);
-        }
-        complete
+        self.with_interval(id, established)
     }
 
     fn receive(

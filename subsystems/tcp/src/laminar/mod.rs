@@ -8,6 +8,7 @@
 //! be held against it: it acknowledges bytes that never came if a peer sends beyond the window ([`window`]). Where the text is
 //! open, a comment says what was chosen. [`explore`] searches both exhaustively.
 
+mod connections;
 pub mod datapath;
 pub mod explore;
 pub mod fields;

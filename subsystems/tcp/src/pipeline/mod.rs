@@ -19,6 +19,7 @@ use core::ops::Range;
 use wave_core::clock::Nanos;
 
 use crate::context::{ContextId, Progress, Tail, Update};
+use crate::copies::Copied;
 use crate::counters::Tally;
 use crate::datapath::{Command, FlowId, Limits, Output, Packet};
 use crate::flow::disorder::Pool;
@@ -101,19 +102,6 @@ pub struct Stamped<F> {
     pub now: Nanos,
     /// The entry.
     pub entry: Entry<F>,
-}
-
-/// Effects of a copy, which take place once it is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Copied {
-    /// Position: all bytes before it are in the host's ring.
-    pub landed: u64,
-    /// Number of the last of them that had arrived out of order.
-    pub merged: u32,
-    /// When to acknowledge, if at all.
-    pub acknowledge: Option<AckTiming>,
-    /// Congestion signals of the packet.
-    pub marks: Marks,
 }
 
 /// The outcome of an entry, for the scheduler and the counters.
