@@ -4,8 +4,10 @@
 //! packet as the ingress hands it over, and returns what leaves it; parsing, lookup of the connection and input/output
 //! are outside. Pseudo segments enter the egress again and count as packets. Each chunk starts from the same registers.
 //!
-//! First all rows pass random packets, with fields of any bits, and must agree on outcomes and registers.
+//! First all rows pass random packets, with fields of any bits, and must agree on outcomes and registers. Two more rows are whole data paths:
+//! [`engines`].
 
+mod engines;
 mod hand;
 mod load;
 
@@ -37,9 +39,12 @@ no parsing, no lookup, no input or output.
 
   specialised_vs_hand_*            time of the pipeline that the compiler has specialised, divided by that of
                                    hand-written Rust (lower is better; goal: at most 1.2)
+  specialised_vs_flextoe_*         time of Laminar's data path for a received segment of one MSS, divided by that of FlexTOE's
+                                   inline engine (goal: at most 1.2)
   interpreter_vs_specialised_*     time of the interpreter, divided by that of the specialised pipeline
                                    (goal for 1k: at most 20)
   ns_per_packet                    nanoseconds per packet, of each row and number of connections
+  ns_per_segment                   nanoseconds per received segment, of each data path and number of connections
   packets_compared                 random packets that all rows have passed alike, before the measurement
 
 Examples:
@@ -51,6 +56,9 @@ Exit codes: 0 measured; 3 this machine cannot run the bench, or the rows disagre
         Figure::of("specialised_vs_hand_1").measured("Laminar's egress, specialised by the compiler / written by hand, one connection"),
         Figure::of("specialised_vs_hand_1k").measured("the same, 1,024 connections"),
         Figure::of("specialised_vs_hand_32k").measured("the same, 32,768 connections"),
+        Figure::of("specialised_vs_flextoe_1").measured("Laminar's data path / FlexTOE's inline engine, a received segment of one MSS, one connection"),
+        Figure::of("specialised_vs_flextoe_1k").measured("the same, 1,024 connections"),
+        Figure::of("specialised_vs_flextoe_32k").measured("the same, 32,768 connections"),
         Figure::of("interpreter_vs_specialised_1k").measured("the same, 1,024 connections: interpreted / specialised"),
         Figure::of("ns_per_packet.specialised_1.p50").compared(Lower),
         Figure::of("ns_per_packet.specialised_1k.p50").compared(Lower).measured("a packet through Laminar's egress, specialised, 1,024 connections, ns"),
@@ -322,7 +330,7 @@ fn chunk(start: &impl Machine, packets: &[Packet], repeats: usize) -> f64 {
 
 fn rmt(quiet: bool) -> Result<Value, String> {
     pin(cpus::two()?[0])?;
-    let progress = Progress::new(1 + WARM_UP + ROUNDS, quiet);
+    let progress = Progress::new(1 + 2 * (WARM_UP + ROUNDS), quiet);
     progress.begin(&format!("{COMPARED} random packets through all rows"));
     compare(COMPARED)?;
     let loads = LOADS.map(|(connections, _)| Load::new(connections, PACKETS));
@@ -336,6 +344,25 @@ fn rmt(quiet: bool) -> Result<Value, String> {
                 if round >= WARM_UP {
                     rows[row].push(ns);
                 }
+            }
+        }
+        progress.end();
+    }
+    let frames = LOADS.map(|(connections, _)| engines::Frames::new(connections));
+    let mut segments = [const { [const { Vec::new() }; engines::KINDS.len()] }; LOADS.len()];
+    for round in 0..WARM_UP + ROUNDS {
+        progress.begin(&format!("data paths, round {} of {}", round + 1, WARM_UP + ROUNDS));
+        for (frames, rows) in frames.iter().zip(&mut segments) {
+            let mut sent = [0; engines::KINDS.len()];
+            for row in balanced_order(SEED, round, engines::KINDS.len()) {
+                let ns;
+                (ns, sent[row]) = frames.chunk(engines::KINDS[row])?;
+                if round >= WARM_UP {
+                    rows[row].push(ns);
+                }
+            }
+            if sent[0] != sent[1] {
+                return Err(format!("the data paths sent {sent:?} acknowledgements"));
             }
         }
         progress.end();
@@ -357,11 +384,28 @@ fn rmt(quiet: bool) -> Result<Value, String> {
         times.extend(of_rows.map(|(name, row)| (format!("{name}_{load}"), row.spread())));
     }
     result["ns_per_packet"] = times.into();
+    let mut times = Map::new();
+    for ((_, load), rows) in LOADS.iter().zip(segments) {
+        let rows = rows.map(PerRound::from_iter);
+        result[format!("specialised_vs_flextoe_{load}")] = rows[1].over(&rows[0]).estimate();
+        let of_rows = engines::KINDS.iter().zip(&rows);
+        times.extend(of_rows.map(|(kind, row)| (format!("{}_{load}", kind.name()), row.spread())));
+    }
+    result["ns_per_segment"] = times.into();
     Ok(result)
 }
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn data_paths_send_the_same_acknowledgements() {
+        for connections in [1, 300] {
+            let frames = super::engines::Frames::new(connections);
+            let sent = super::engines::KINDS.map(|kind| frames.chunk(kind).unwrap().1);
+            assert!(sent[0] > 1_000 && sent[0] == sent[1], "{connections}: {sent:?}");
+        }
+    }
+
     #[test]
     fn rows_agree_on_random_packets() {
         super::compare(200_000).unwrap();

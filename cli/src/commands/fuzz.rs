@@ -177,7 +177,7 @@ fn tcp(args: &TcpArgs) -> Result<(), Failure> {
         value["datapath"] = args.datapath.name().into();
         out!("{value}");
     } else {
-        out!("{}", tcp_text(&found));
+        out!("{}", tcp_text(&found, args.datapath));
     }
     let mut failed = Vec::new();
     let over = match args.datapath {
@@ -207,9 +207,10 @@ fn tcp(args: &TcpArgs) -> Result<(), Failure> {
     }
 }
 
-fn tcp_text(found: &tcp::Found) -> String {
+fn tcp_text(found: &tcp::Found, datapath: DatapathKind) -> String {
     let counts = &found.counts;
     let mut table = Table::new(2, ["what", "found"]);
+    table.push(["data path".to_owned(), datapath.name().to_owned()]);
     for (what, count) in [
         ("histories", found.seeds),
         ("violations", found.violations),

@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use wave_rmt::check::{Violation, place};
 use wave_rmt_json::Arena;
-use wave_terminal::{Failure, out};
+use wave_terminal::{Failure, counted, out};
 
 use super::Chosen;
 
@@ -62,7 +62,8 @@ pub fn check(args: &CheckArgs) -> Result<ExitCode, Failure> {
         if count > violations.len() {
             out!("... and {} more", count - violations.len());
         }
-        out!("\n{} does not fit {}: {count} violations", pipeline.name, device.name);
+        let violations = counted(count as u64, "violation");
+        out!("\n{} does not fit {}: {violations}", pipeline.name, device.name);
     }
     Ok(ExitCode::from(u8::from(count > 0)))
 }

@@ -13,7 +13,7 @@ use wave_terminal::Failure;
 use wave_wires::{Interface, InterfaceOptions, Tap, Wire};
 
 use super::AgentArgs;
-use super::up::{Wires, go_on, pin_to_first};
+use super::up::{Wires, go_on, named, pin_to_first};
 
 #[derive(Args, Debug)]
 #[command(
@@ -31,7 +31,7 @@ Examples:
   sudo wave tcp replace --interface veth1
   sudo wave tcp replace --datapath laminar   open connections move to the other data path
 
-Exit codes: 0 ended by Ctrl-C or SIGTERM, or replaced; 3 there is no agent that can be replaced, or the device was deleted."
+Exit codes: 0 ended by Ctrl-C or SIGTERM, or replaced; 2 bad arguments; 3 there is no agent that can be replaced, or the device was deleted."
 )]
 pub struct ReplaceArgs {
     #[command(flatten)]
@@ -100,7 +100,7 @@ fn with<W: Wire + Send + 'static>(
     let announce = || {
         if !args.quiet {
             let instead = "in place of the previous agent; Ctrl-C ends it";
-            tell!("Speaking TCP at {ip}, on {name}, {instead}");
+            tell!("Speaking TCP at {ip}, on {name}{}, {instead}", named(kind));
         }
     };
     match wires.one_or_groups(args.cpus.as_deref().unwrap_or_default()) {

@@ -60,9 +60,14 @@ fn flow(text: &str) -> Result<(u32, u32), String> {
     index.parse().ok().zip(generation.parse().ok()).ok_or_else(wrong)
 }
 
-/// Points of all data paths, and of the control plane.
+/// Points of all data paths, and of the control plane. Data paths may share theirs.
 fn points() -> impl Iterator<Item = &'static PointInfo> {
-    DatapathKind::ALL.iter().flat_map(|kind| kind.points()).chain(Point::ALL_INFO)
+    let all = DatapathKind::ALL;
+    let is_first = |at: usize| {
+        !all[..at].iter().any(|earlier| std::ptr::eq(earlier.points(), all[at].points()))
+    };
+    let lists = (0..all.len()).filter(move |at| is_first(*at));
+    lists.flat_map(|at| all[at].points()).chain(Point::ALL_INFO)
 }
 
 fn point(name: &str) -> Result<String, String> {

@@ -113,6 +113,14 @@ fn congestion(name: &str) -> Result<Algorithm, String> {
     })
 }
 
+/// Another data path than the default, behind what else is said of an agent.
+pub fn named(datapath: DatapathKind) -> String {
+    match datapath == DatapathKind::default() {
+        true => String::new(),
+        false => format!("; data path {}", datapath.name()),
+    }
+}
+
 /// Whether a Linux interface has the address, so that Linux would answer for it. Then a socket connected to the address
 /// also has it as its source.
 fn is_linuxs(ip: IpAddr) -> bool {
@@ -407,7 +415,10 @@ fn run<W: Wire + Send + 'static>(
                 1 => String::new(),
                 groups => format!("; {groups} flow groups"),
             };
-            tell!("Speaking TCP at {ip}{beside}, on {name} ({about}{groups}); Ctrl-C ends it");
+            let over = named(args.datapath);
+            tell!(
+                "Speaking TCP at {ip}{beside}, on {name} ({about}{groups}{over}); Ctrl-C ends it"
+            );
             tell!("Next: wave serve http --toe {}", socket.display());
         }
         Ok::<(), Failure>(())
