@@ -53,11 +53,12 @@ fn a_smaller_chip_is_refused_with_rule_source_and_remedy() {
     let output = rmt("check laminar --device tofino1");
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stdout).unwrap();
-    let first = text.lines().next().unwrap();
-    assert!(first.contains("tofino1 has") && first.contains("[comparators; bf-p4c/"), "{first}");
+    let names = |line: &str| line.contains("tofino1 has") && line.contains("[comparators; bf-p4c/");
+    assert!(text.lines().any(names), "{text}");
     let checked = json("check laminar --device tofino1 --json");
-    assert_eq!(checked["found"][0]["rule"], "comparators");
-    assert!(!checked["found"][0]["hint"].as_str().unwrap().is_empty());
+    let found = checked["found"].as_array().unwrap();
+    assert!(found.iter().any(|violation| violation["rule"] == "comparators"), "{checked}");
+    assert!(found.iter().all(|violation| !violation["hint"].as_str().unwrap().is_empty()));
 }
 
 #[test]
@@ -138,7 +139,7 @@ fn files_that_are_no_pipelines_are_refused_with_a_place() {
     for (text, expected) in [
         (
             misspelt.as_str(),
-            "parser[1].extracts[2].field: no field named \"suorce\"; did you mean \"source\"?",
+            "parser[1].extracts[3].field: no field named \"suorce\"; did you mean \"source\"?",
         ),
         ("{\"name\": 3}", "name: invalid type: integer `3`, expected a string at line 1 column 10"),
         (
