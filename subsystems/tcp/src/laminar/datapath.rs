@@ -135,7 +135,9 @@ impl Passes {
         let behind = received.checked_add_signed(start + i64::from(summary.bytes));
         let is_past_fin =
             summary.bytes > 0 && behind.zip(flow.fin).is_some_and(|(behind, fin)| behind > fin);
-        let mut bytes = if is_past_fin { 0 } else { summary.bytes };
+        // No honest segment is this late, and its acknowledgement is not looked at.
+        let is_ancient = start < -i64::from(flow.ring_bytes);
+        let mut bytes = if is_past_fin || is_ancient { 0 } else { summary.bytes };
         let had_gap = self.read(RX_OOO_TAIL, id)[0] > 0;
         let mut phv = self.fields(id, flow, frame, summary, bytes);
         let mut verdict = self.machine.pass(Gress::Egress, &mut phv);
@@ -165,6 +167,19 @@ impl Passes {
             bytes = room as u32;
             phv = self.fields(id, flow, frame, summary, bytes);
             verdict = self.machine.pass(Gress::Egress, &mut phv);
+            Passes::renew(flow, &phv);
+        } else if flow.edge <= flow.acknowledged
+            && summary.window > 0
+            && matches!(phv.get(NEWS), NEW | SAME)
+        {
+            // A probe of our closed window, or a segment out of order, may be all that tells of the peer's open one (RFC 9293, 3.10.7.4).
+            let window = u32::from(summary.window) << flow.send_scale;
+            self.write(TX_REMOTE_AVAIL, id, [window, 0]);
+            flow.edge = flow.acknowledged + u64::from(window);
+            flow.window_max = flow.window_max.max(window);
+            flow.next = flow.acknowledged;
+            outcome.acknowledged.opens_window = true;
+            self.recount(id, flow);
         }
         outcome.merged = phv.get(MERGED);
         let (first, copy) = (phv.get(START), phv.get(COPY));
@@ -223,6 +238,14 @@ impl Passes {
             self.pass_pseudo(id, flow, flow.received + u64::from(outcome.merged), outcome.merged);
         }
         outcome
+    }
+
+    /// Takes the peer's window of a segment that has passed once more.
+    fn renew(flow: &mut Protocol, phv: &Phv) {
+        if phv.get(STEADY) != 0 {
+            flow.edge = flow.acknowledged + u64::from(phv.get(REMOTE));
+            flow.window_max = flow.window_max.max(phv.get(REMOTE));
+        }
     }
 
     /// Takes a segment's acknowledgement and window, which the pipeline has accepted.
@@ -390,6 +413,10 @@ impl Passes {
 
 /// In the field `has_payload`: a FIN without payload, which is no duplicate acknowledgement.
 const BARE_FIN: u32 = 3;
+/// In the field `news`: something new is acknowledged.
+const NEW: u32 = 1 << 1;
+/// In the field `news`: the same is acknowledged as before.
+const SAME: u32 = 1 << 2;
 /// Result of the comparators at `tx_window`: bytes that were never sent are acknowledged.
 const UNSENT: u32 = 5;
 /// Result of the comparators at `tx_window`: less is acknowledged than before.
