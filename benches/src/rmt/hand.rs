@@ -222,6 +222,11 @@ impl Connection {
                 outcome.distance = packet.ack.wrapping_sub(una);
             }
         }
+        if !is_plausible {
+            self.look(0, outcome);
+            (outcome.is_dropped, outcome.digest) = (true, DIGEST_CHALLENGE as u8);
+            return;
+        }
         let is_ancient = news != News::New && behind(packet.newest, una) < 0;
         if is_unsent || is_ancient {
             self.look(0, outcome);

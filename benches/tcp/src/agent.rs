@@ -48,7 +48,7 @@ pub struct AgentArgs {
     #[arg(long)]
     cpu: usize,
     /// Recover from losses by go-back-N, as the thesis does.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "datapath")]
     go_back_n: bool,
     #[arg(long, default_value = "flextoe")]
     datapath: DatapathKind,

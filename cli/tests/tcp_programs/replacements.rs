@@ -55,8 +55,8 @@ impl Load {
     }
 }
 
-#[test]
-fn redis_under_load_loses_connections_to_killed_but_not_to_replaced_agents() {
+/// Runs clients of a redis-server over the agent while `change` changes the agent.
+fn redis_under_load(change: impl FnOnce(&mut Up, &Load) + Send + 'static) {
     in_a_network(|| {
         if !has_redis() {
             return;
@@ -70,49 +70,41 @@ fn redis_under_load_loses_connections_to_killed_but_not_to_replaced_agents() {
                 scope.spawn(move || load.run(client));
             }
             load.goes_on();
-            let resets = |deaths: usize| load.resets[deaths].load(Ordering::SeqCst);
-            for deaths in 0..REPLACEMENTS {
-                up.replace();
-                load.goes_on();
-                assert_eq!(resets(deaths), 0, "a replacement has reset a connection");
-                if deaths < DEATHS {
-                    up.kill();
-                    load.deaths.fetch_add(1, Ordering::SeqCst);
-                    up.start_again();
-                    load.goes_on();
-                }
-            }
+            change(&mut up, &load);
             load.stops.store(true, Ordering::Relaxed);
-            assert!((0..DEATHS).map(resets).sum::<u64>() >= DEATHS as u64);
         });
     });
 }
 
 #[test]
-fn redis_under_load_moves_between_data_paths_without_a_reset() {
-    in_a_network(|| {
-        if !has_redis() {
-            return;
-        }
-        let mut up = Up::new();
-        let _server = redis(&up, true, AGENT, 6379);
-        let load = Load::default();
-        thread::scope(|scope| {
-            for client in 0..CLIENTS {
-                let load = &load;
-                scope.spawn(move || load.run(client));
-            }
-            for datapath in ["laminar", "flextoe"].iter().cycle().take(MOVES) {
-                up.replace_with(&["--datapath", datapath]);
+fn redis_under_load_loses_connections_to_killed_but_not_to_replaced_agents() {
+    redis_under_load(|up, load| {
+        let resets = |deaths: usize| load.resets[deaths].load(Ordering::SeqCst);
+        for deaths in 0..REPLACEMENTS {
+            up.replace();
+            load.goes_on();
+            assert_eq!(resets(deaths), 0, "a replacement has reset a connection");
+            if deaths < DEATHS {
+                up.kill();
+                load.deaths.fetch_add(1, Ordering::SeqCst);
+                up.start_again();
                 load.goes_on();
             }
-            load.stops.store(true, Ordering::Relaxed);
-        });
-        assert_eq!(
-            load.resets[0].load(Ordering::SeqCst),
-            0,
-            "a replacement has reset a connection"
-        );
+        }
+        assert!((0..DEATHS).map(resets).sum::<u64>() >= DEATHS as u64);
+    });
+}
+
+#[test]
+fn redis_under_load_moves_between_data_paths_without_a_reset() {
+    redis_under_load(|up, load| {
+        for datapath in ["laminar", "flextoe"].iter().cycle().take(MOVES) {
+            up.replace_with(&["--datapath", datapath]);
+            assert_eq!(up.report()["datapath"], *datapath);
+            load.goes_on();
+            let resets = load.resets[0].load(Ordering::SeqCst);
+            assert_eq!(resets, 0, "a replacement has reset a connection");
+        }
     });
 }
 

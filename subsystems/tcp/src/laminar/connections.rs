@@ -54,13 +54,6 @@ impl Passes {
         *self.beside(id) = Beside { context, behind_max, ack_behind_max, ..Beside::default() };
         self.write_peer(id, sending.scale);
         let state = &mut self.machine.state;
-        let direct = [
-            (ingress::OWNER_TABLE, entry(0, [context, 0, 0])),
-            (ingress::STREAM_TABLE, entry(0, [sending.base.0, 0, 0])),
-        ];
-        for (table, entry) in direct {
-            state.set(Gress::Ingress, table, id.index, Some(entry)).map_err(|_| NoRoom)?;
-        }
         if let Some(key) = key(tuple) {
             let entry = entry(0, [id.index, 0, 0]);
             state.insert(Gress::Ingress, ingress::LOOKUP_TABLE, key, entry).map_err(|_| NoRoom)?;
@@ -102,10 +95,8 @@ impl Passes {
         if let Some(key) = key(&established.tuple) {
             state.remove(Gress::Ingress, ingress::LOOKUP_TABLE, &key);
         }
-        for table in [ingress::OWNER_TABLE, ingress::PEER_TABLE, ingress::STREAM_TABLE] {
-            let cleared = state.set(Gress::Ingress, table, id.index, None);
-            debug_assert_eq!(cleared, Ok(()), "an installed connection has entries");
-        }
+        let cleared = state.set(Gress::Ingress, ingress::PEER_TABLE, id.index, None);
+        debug_assert_eq!(cleared, Ok(()), "an installed connection has an entry");
     }
 
     /// A connection's state with the interval out of order, which only registers hold.

@@ -135,13 +135,17 @@ impl Passes {
         let behind = received.checked_add_signed(start + i64::from(summary.bytes));
         let is_past_fin =
             summary.bytes > 0 && behind.zip(flow.fin).is_some_and(|(behind, fin)| behind > fin);
-        // No honest segment is this late, and its acknowledgement is not looked at.
-        let is_ancient = start < -i64::from(flow.ring_bytes);
-        let mut bytes = if is_past_fin || is_ancient { 0 } else { summary.bytes };
+        let mut bytes = if is_past_fin { 0 } else { summary.bytes };
         let had_gap = self.read(RX_OOO_TAIL, id)[0] > 0;
         let mut phv = self.fields(id, flow, frame, summary, bytes);
         let mut verdict = self.machine.pass(Gress::Egress, &mut phv);
         let mut outcome = Received::default();
+        if phv.get(PLAUSIBLE) != 1 {
+            outcome.dropped =
+                Some(if start > 0 { Dropped::OutsideWindow } else { Dropped::Duplicate });
+            outcome.acknowledge = Some(AckTiming::Now);
+            return outcome;
+        }
         if phv.get(AGE) as i32 > -1 {
             let is_loss = verdict.digest == DIGEST_FAST_RETRANSMIT;
             if !is_planted(Planted::DataCountedAsDuplicate) {

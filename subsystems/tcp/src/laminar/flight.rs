@@ -14,14 +14,14 @@ use wave_rmt::{Action, Alu, Gateway, Instruction, Match, Op, Output, Row, Source
 
 use super::fields::{
     ACK, ACKED, AGE, BOUND, CLASS, CONNECTION, CONTEXT, DISTANCE, DUPACKS as DUPACKS_SEEN, END,
-    FLIGHT, HAS_PAYLOAD, KIND, LENGTH, NEWEST, NEWS, PAID, PLAUSIBLE, POSITION, RAW_WINDOW,
-    REMOTE as REMOTE_NOW, ROOM, SENT, SENT_START, SEQ, STEADY, TARGET, TX_CREDITS, TX_DUPACKS,
-    TX_REMOTE_AVAIL, TX_WINDOW, UNA, WINDOW,
+    FLIGHT, HAS_PAYLOAD, KIND, LENGTH, NEWEST, NEWS, PAID, POSITION, RAW_WINDOW,
+    REMOTE as REMOTE_NOW, ROOM, SENT, SENT_START, SEQ, STEADY, TARGET, TX_CREDITS, TX_REMOTE_AVAIL,
+    TX_WINDOW, UNA, WINDOW,
 };
-use super::landed::READ_BOTH;
+use super::landed::{IS_PLAUSIBLE, READ_BOTH};
 use super::receive::{FIRST, GRANT, MEMORY, SECOND, access, class, is, result};
-use super::transmit::{CLEAR, COUNT, DUP_THRESH, IS_NEW, IS_SAME, sync};
 use super::transmit::{DROP_BYTES, FAST_RETRANSMIT};
+use super::transmit::{DUP_THRESH, IS_NEW, IS_SAME, sync};
 use super::{CONNECTIONS, TABLE, kind};
 
 /// What a segment needs of its connection. Action data: the context, and the most bytes that a sequence number, and an acknowledgement,
@@ -100,7 +100,7 @@ pub(super) const BEGIN: Table<'static> = Table {
     name: "tx_window",
     gateway: Gateway {
         rows: &[
-            Row { all: &[is(KIND, kind::RECEIVE), result(PLAUSIBLE, 0)], then: Then::Run(0) },
+            Row { all: &[is(KIND, kind::RECEIVE), IS_PLAUSIBLE], then: Then::Run(0) },
             Row { all: &[is(KIND, kind::TRANSMIT)], then: Then::Run(1) },
         ],
         otherwise: Then::Skip,
@@ -218,7 +218,6 @@ pub(super) const REMOTE: Table<'static> = Table {
 /// `tx_dupacks`: an acknowledgement counts that repeats the last and the window, without payload, while bytes are outstanding
 /// (RFC 5681, section 2). An answer to a probe of a closed window does not.
 pub(super) const DUPACKS: Table<'static> = Table {
-    name: "tx_dupacks",
     gateway: Gateway {
         rows: &[
             Row { all: &[is(FLIGHT, 0), IS_SAME], then: Then::Skip },
@@ -230,15 +229,7 @@ pub(super) const DUPACKS: Table<'static> = Table {
         ],
         otherwise: Then::Skip,
     },
-    actions: &[
-        Action {
-            name: "count",
-            access: access(TX_DUPACKS, &COUNT, [None; 2]),
-            ops: &[Op::set(DUPACKS_SEEN, Source::Output(0))],
-        },
-        Action { name: "clear", access: access(TX_DUPACKS, &CLEAR, [None; 2]), ops: &[] },
-    ],
-    ..TABLE
+    ..super::transmit::DUPACKS
 };
 
 /// Pays for bytes. Comparator 0: they are more than there are credits.

@@ -7,10 +7,10 @@
 
 use wave_rmt::register::{Compare, Input, Kind, Operand, Operation, Origin, Relation, When, Word};
 use wave_rmt::table::Function;
-use wave_rmt::{Action, Alu, Gateway, Instruction, Op, Output, Row, Source, Table, Then};
+use wave_rmt::{Action, Alu, Gateway, Instruction, Match, Op, Output, Row, Source, Table, Then};
 
 use super::fields::{AVAIL, BOUND, EDGE, KIND, LANDED, PLAUSIBLE, RX_LANDED, SEQ, TARGET};
-use super::receive::{SECOND, access, is};
+use super::receive::{SECOND, access, is, result};
 use super::transmit::sync;
 use super::{TABLE, kind};
 
@@ -24,6 +24,9 @@ const COMPARE: Instruction<'static> = Instruction {
     outputs: &[Output::word(0, Origin::Result)],
     ..Instruction::NOTHING
 };
+
+/// The segment starts neither beyond the window nor too far behind it.
+pub(super) const IS_PLAUSIBLE: Match = result(PLAUSIBLE, 0);
 
 /// All bytes before the pseudo segment's end are in the host's memory.
 const LAND: Instruction<'static> = Instruction {

@@ -95,14 +95,14 @@ pub(super) const PROGRESS: Table<'static> = Table {
     ..TABLE
 };
 
-pub(super) const COUNT: Instruction<'static> = Instruction {
+const COUNT: Instruction<'static> = Instruction {
     name: "count",
     alus: &[Alu::low(Operation::AddSaturating, MEMORY, Operand::Constant(1))],
     outputs: &[Output::word(0, Origin::Alu(Word::Low))],
     ..Instruction::NOTHING
 };
 
-pub(super) const CLEAR: Instruction<'static> = Instruction {
+const CLEAR: Instruction<'static> = Instruction {
     name: "clear",
     alus: &[Alu::set(ZERO)],
     outputs: &[Output::word(0, Origin::Memory(Word::Low))],

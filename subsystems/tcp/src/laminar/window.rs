@@ -11,10 +11,10 @@ use wave_rmt::{Action, Alu, Gateway, Instruction, Match, Op, Output, Row, Source
 
 use super::fields as field;
 use super::fields::{
-    AGE, CLASS, COPY, DIGEST, DROP, END, HAS_PAYLOAD, HEAD_BEFORE, KIND, OLD, RX_WINDOW, SEQ,
-    START, TARGET,
+    AGE, CLASS, COPY, DIGEST, DROP, END, HAS_PAYLOAD, HEAD_BEFORE, KIND, OLD, PLAUSIBLE, RX_WINDOW,
+    SEQ, START, TARGET,
 };
-use super::landed::GRANT;
+use super::landed::{GRANT, IS_PLAUSIBLE};
 use super::receive::{
     EXTEND_TAIL, JOINED, NO_PAYLOAD, NOT_OPENED, PLACE, READ_TAIL, READS, RECEIVED, REFUSE, SECOND,
     SLIDE_TAIL, access, class, is, offset, result,
@@ -45,7 +45,7 @@ pub(super) const WINDOW: Table<'static> = Table {
     gateway: Gateway {
         rows: &[
             Row { all: &[IS_REFUSED], then: Then::Skip },
-            Row { all: &[is(KIND, kind::RECEIVE)], then: Then::Run(0) },
+            Row { all: &[is(KIND, kind::RECEIVE), IS_PLAUSIBLE], then: Then::Run(0) },
             Row { all: &[is(KIND, kind::PSEUDO)], then: Then::Run(0) },
             Row {
                 all: &[is(KIND, kind::SYNC), is(TARGET, super::transmit::sync::ROOM)],
@@ -182,6 +182,7 @@ pub(super) const VERDICT: Table<'static> = Table {
     name: "rx_verdict",
     lookup: Lookup::Ternary(&[
         TernaryEntry { all: &[RECEIVED, IS_REFUSED], action: 3 },
+        TernaryEntry { all: &[RECEIVED, Match::bits(PLAUSIBLE, 1, 0)], action: 3 },
         TernaryEntry { all: &[RECEIVED, is(HAS_PAYLOAD, 1), is(COPY, 0)], action: 1 },
         TernaryEntry { all: &[RECEIVED, is(CLASS, class::IN_ORDER)], action: 0 },
         TernaryEntry { all: JOINED[0], action: 0 },
