@@ -100,7 +100,7 @@ and buffers of 1 MiB.
   sack_ratio_small  requests per second, ours divided by Linux's: 64 bytes, 8 in flight on each of 100 connections, at 2% loss
   sack_ratio_bulk   bytes per second, ours divided by Linux's: 8 streams from the program, at 1% loss
   gbn_ratio_...     the same, with go-back-N in our stack
-With --datapath laminar, laminar_ratio_bulk, and 8 streams without and with losses of 0.1%:
+With --datapath laminar: laminar_ratio_small, _bulk, _bulk_0_1 (0.1% loss), _bulk_0 (no loss), and for each sender
   laminar_kept_0_1  bytes per second at 0.1% loss, divided by those without loss
 Each is the median over the seeds, with its 95% interval."
     )]

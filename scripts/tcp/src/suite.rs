@@ -17,7 +17,7 @@ const DEPTH_MAX: usize = 16;
 pub struct Outcome {
     pub path: PathBuf,
     pub result: Result<(), RunError>,
-    /// Why the script does not concern the data path, and was not run.
+    /// The reason in its line `// Not over NAME: REASON`; the script was not run.
     pub left_out: Option<String>,
     /// Number of mutants run; 0 if the script itself fails.
     pub mutants: usize,

@@ -41,7 +41,7 @@ pub type LaminarDatapath<F> = FlexToe<F, Inline<F, Passes>>;
 /// Name of the data path.
 pub const NAME: &str = "laminar";
 
-/// What is not in a register.
+/// State of a connection outside the registers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Beside {
     /// Number in `context_psn`.
@@ -54,7 +54,7 @@ pub(super) struct Beside {
     pub(super) copies: u32,
     /// The registers are behind the peer's FIN.
     pub(super) is_past_fin: bool,
-    /// What the last pass of bytes to send acknowledges.
+    /// Acknowledgement and window of the last pass of bytes to send, for the header that is composed next.
     pub(super) carried: Option<Answer>,
 }
 
@@ -394,8 +394,8 @@ impl Passes {
         Answer { ack: Seq(phv.get(LANDED)), window }
     }
 
-    /// Writes what the pipeline cannot know: the send credits, which are what the congestion window leaves, after another window or going
-    /// back to bytes that were sent; and that going back ends a row of duplicates.
+    /// Writes the send credits and the count of duplicates from `Protocol`: the pipeline sees neither a new congestion window nor that
+    /// the sender goes back.
     fn recount(&mut self, id: FlowId, flow: &Protocol) {
         let sent = flow.next.saturating_sub(flow.acknowledged) as u32;
         let credits = flow.window_bytes.wrapping_sub(sent);
@@ -500,7 +500,7 @@ impl Arbiter for Passes {
             .with(END, sent.seq.plus(sent.bytes + u32::from(sent.fin)).0);
         let verdict = self.machine.pass(Gress::Egress, &mut phv);
         if verdict.is_dropped {
-            // The sender believed in more than there is.
+            // The registers allow less than `Protocol`: undo the choice.
             (flow.next, flow.highest) = (next, highest);
             (flow.until_resumed, flow.small_end) = (until_resumed, small_end);
             self.write_sent(id, flow);

@@ -50,9 +50,9 @@ wave_rmt::fields! {
     LENGTH = length: 32,
     /// Sequence number after the last byte; for SYNC, what it adds to a register.
     END = end: 32,
-    /// 1 if there is payload. The lowest bit is set in a segment that is no bare acknowledgement.
+    /// 0: a bare acknowledgement. 1: there is payload. 3: a FIN without payload.
     HAS_PAYLOAD = has_payload: 8,
-    /// The acknowledged sequence number; for bytes to send that of the first, too.
+    /// The acknowledged sequence number. In a packet to send: the sequence number of its first byte.
     ACK = ack: 32,
     /// The peer's window in bytes.
     WINDOW = window: 32,

@@ -1,4 +1,4 @@
-//! Transmission and acknowledgements without an assumption (after 5.3.2).
+//! Transmission, safe against acknowledgements of bytes never sent (after 5.3.2).
 //!
 //! The first byte that is not acknowledged and the end of what was sent are one pair. So an acknowledgement of bytes that were never
 //! sent changes nothing, where the thesis moves `tx_next_ack` and leaves the rest to the control plane (5.3.2.3): a forger who knows

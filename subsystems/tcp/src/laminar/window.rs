@@ -1,5 +1,5 @@
-//! Reassembly without an assumption: `rx_next` and the right edge of the window are one pair, so that a segment beyond the window
-//! changes nothing. The acknowledgement is looked at before: a segment whose acknowledgement is not honest changes nothing either.
+//! Reassembly that is safe against segments beyond the window: `rx_next` and the right edge of the window are one pair, so that a segment beyond the window
+//! changes nothing. Nor does a segment with an unacceptable acknowledgement: one older than any window, or of bytes never sent.
 //!
 //! The thesis' rule for such a segment (5.3.1.2) moves `rx_next` first and sets it back later. Until then acknowledgements carry
 //! the moved number, and so acknowledge bytes that never came: [`explore`](super::explore) finds it. The pair takes one stateful ALU
@@ -36,7 +36,7 @@ pub(super) const ADVANCE: Instruction<'static> = Instruction {
     outputs: &[Output::word(0, Origin::Memory(Word::Low)), Output::word(1, Origin::Result)],
 };
 
-/// The segment's acknowledgement is not honest, so that its bytes count for nothing (RFC 5961, 5.2).
+/// The segment's acknowledgement is unacceptable, so its bytes are not taken (RFC 5961, 5.2).
 pub(super) const IS_REFUSED: Match = Match::negative(AGE);
 
 /// `rx_window`.
@@ -69,7 +69,7 @@ const fn keep(name: &'static str, ops: &'static [Op<'static>]) -> Action<'static
     Action { name, access: None, ops }
 }
 
-/// What the comparators at `rx_window` mean. What ends beyond the window has no new bytes for us.
+/// Classifies the segment by the comparators at `rx_window`. One that ends beyond the window counts as a duplicate; the processor cuts it.
 pub(super) const ORDER: Table<'static> = Table {
     name: "order",
     gateway: Gateway {
@@ -143,9 +143,8 @@ const HAS_BYTES: [Row<'static>; 2] = [
     Row { all: &[is(CLASS, class::OUT_OF_ORDER), is(HEAD_BEFORE, 0)], then: Then::Run(0) },
 ];
 
-/// Where copying starts. If the interval starts at `rx_next`, a pseudo segment is on its way that tells the host of all its bytes. They
-/// are not copied again: the host may have read them when that copy ends, and the peer's next bytes may have their place in the ring. The thesis' copies
-/// end in order (5.4); ours may end in any.
+/// The first byte to copy. Bytes that a pending pseudo segment is about to announce are not copied again: the host may have read
+/// them, and newer bytes may have their place in the ring. The thesis' copies end in order (5.4); ours may end in any.
 pub(super) const START_COPY: Table<'static> = Table {
     name: "rx_start_copy",
     gateway: Gateway { rows: &HAS_BYTES, otherwise: Then::Skip },
@@ -177,7 +176,7 @@ pub(super) const COUNT_COPY: Table<'static> = Table {
     ..TABLE
 };
 
-/// Whether the payload is placed. Every segment with payload makes a pseudo segment, unless its acknowledgement is not honest.
+/// Whether the payload is placed. Every segment with payload makes a pseudo segment, unless it is implausible or its acknowledgement is unacceptable.
 pub(super) const VERDICT: Table<'static> = Table {
     name: "rx_verdict",
     lookup: Lookup::Ternary(&[

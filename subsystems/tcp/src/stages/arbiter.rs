@@ -1,4 +1,4 @@
-//! Who decides about sequence numbers: what a segment brings, what is acknowledged, what may be sent.
+//! The arbiter decides about sequence numbers: what a segment brings, what is acknowledged, and what may be sent.
 
 use core::fmt::Debug;
 use core::marker::PhantomData;
@@ -34,7 +34,7 @@ pub trait Arbiter: Debug + Sized {
     /// An arbiter of no connections.
     fn new(settings: &Settings) -> Self;
 
-    /// A connection's state without what the arbiter keeps by itself, or cannot keep.
+    /// The state for [`Protocol`]: without what the arbiter holds itself, or cannot hold.
     fn without_own(established: &Established) -> Established;
 
     /// Adds a connection.
