@@ -42,6 +42,7 @@ stop reading, sequence numbers wrap, and old SYNs arrive again.
   sack_recoveries   those found by selective acknowledgements; half of the histories use them on both sides
   zero_windows      advertised windows that closed
   sequence_wraps    streams whose sequence numbers wrapped
+  changes           stacks replaced while they had connections, by ones with the other data path (with --datapath laminar)
   trace_hash        hash of every frame, copy and end of a connection: a different hash means changed behaviour
   planted           faults that were planted in the code, one at a time: the seed of the first history that caught each
 
@@ -224,6 +225,7 @@ fn tcp_text(found: &tcp::Found, datapath: DatapathKind) -> String {
         ("segments with ECE", counts.echoes),
         ("segments with CWR", counts.reductions),
         ("dropped SYNs with ECN requested", counts.asking_syns_dropped),
+        ("stacks replaced while they had connections", counts.changes),
     ] {
         table.push([what.to_owned(), count.to_string()]);
     }

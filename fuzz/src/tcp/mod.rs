@@ -100,6 +100,8 @@ pub struct Counts {
     pub reductions: u64,
     /// SYNs that asked for ECN and were dropped for that reason.
     pub asking_syns_dropped: u64,
+    /// Replacements of a stack while it had connections.
+    pub changes: u64,
 }
 
 impl Counts {
@@ -114,6 +116,7 @@ impl Counts {
         self.echoes += other.echoes;
         self.reductions += other.reductions;
         self.asking_syns_dropped += other.asking_syns_dropped;
+        self.changes += other.changes;
     }
 }
 
@@ -293,9 +296,9 @@ mod tests {
     fn histories_over_laminar_keep_every_rule() {
         let found = run(&Plan { datapath: DatapathKind::Laminar, ..plan(300) }, true).unwrap();
         assert_eq!(found.violations, 0, "{:#?}", found.failures);
-        let Counts { rtos, fast_retransmits, zero_windows, sequence_wraps, marks, .. } =
+        let Counts { rtos, fast_retransmits, zero_windows, sequence_wraps, marks, changes, .. } =
             found.counts;
-        let all = [rtos, fast_retransmits, zero_windows, sequence_wraps, marks];
+        let all = [rtos, fast_retransmits, zero_windows, sequence_wraps, marks, changes];
         assert!(all.into_iter().all(|count| count > 0), "{:?}", found.counts);
     }
 

@@ -18,6 +18,10 @@ fn every_script_passes_and_each_of_its_mutants_fails() {
         let name = path.display();
         let text = text(path).unwrap();
         assert!(text.starts_with("// "), "{name}: must start with a comment that names the rule");
+        for line in text.lines().filter_map(|line| line.strip_prefix("// Not over ")) {
+            let (kind, why) = line.split_once(": ").unwrap_or((line, ""));
+            assert!(kind.parse::<DatapathKind>().is_ok() && !why.is_empty(), "{name}: {line}");
+        }
         let outcome = outcome(path, &text, DatapathKind::default(), true);
         mutants += outcome.mutants;
         if let Err(error) = &outcome.result {

@@ -118,6 +118,7 @@ impl Side {
                 is_asked = true;
             } else if is_at_rest && self.machine.stack.is_frozen() {
                 self.count();
+                self.counts.changes += u64::from(!self.entries().is_empty());
                 (self.fast_retransmits, self.lost_retransmits, self.probes_spent) = (0, 0, 0);
                 let passed_on = self.machine.pass_on(now, make);
                 return passed_on.expect("the successor has room for the state");
